@@ -1,0 +1,100 @@
+package controlplane
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// auditPolicy records who did what to which object and how it ended, never a
+// body. What the API server does to itself is left out.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  users: ["system:apiserver"]
+- level: Metadata
+`
+
+// AuditEvent is one request of an audit log: the part of audit.k8s.io/v1 that
+// counting requests needs.
+type AuditEvent struct {
+	// Stage is ResponseComplete for all requests but watches, which are recorded
+	// as ResponseStarted too.
+	Stage string `json:"stage"`
+	// Verb is the API verb: get, list, watch, create, update, patch, delete or deletecollection.
+	Verb string `json:"verb"`
+	// RequestURI is the path and query of the request.
+	RequestURI string `json:"requestURI"`
+	// UserAgent is what the client calls itself.
+	UserAgent string `json:"userAgent"`
+	// User sent the request.
+	User AuditUser `json:"user"`
+	// ImpersonatedUser is whom User acted as, nil for itself.
+	ImpersonatedUser *AuditUser `json:"impersonatedUser"`
+	// ObjectRef names the object; nil for requests outside the resource API.
+	ObjectRef *AuditObject `json:"objectRef"`
+	// ResponseStatus holds the answer's HTTP status.
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+}
+
+// AuditUser is a user of an AuditEvent.
+type AuditUser struct {
+	// Username is the user's name.
+	Username string `json:"username"`
+}
+
+// AuditObject names the object of an AuditEvent. Name is empty for lists,
+// watches and creations with a generated name.
+type AuditObject struct {
+	// Resource is the plural name, for example "secrets".
+	Resource string `json:"resource"`
+	// Namespace is empty for cluster-scoped objects.
+	Namespace string `json:"namespace"`
+	// Name is the object's name.
+	Name string `json:"name"`
+	// APIGroup is empty for the core group.
+	APIGroup string `json:"apiGroup"`
+	// Subresource is for example "status".
+	Subresource string `json:"subresource"`
+}
+
+// IsWrite says whether the request was to change something.
+func (e *AuditEvent) IsWrite() bool {
+	switch e.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return true
+	}
+	return false
+}
+
+// ReadAuditLog returns the requests recorded so far in the file that
+// Options.AuditLog named. The API server records a request before it answers,
+// so a client finds its own requests there.
+func ReadAuditLog(path string) ([]AuditEvent, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+
+	var events []AuditEvent
+	decoder := json.NewDecoder(bufio.NewReader(file))
+	for {
+		var event AuditEvent
+		switch err := decoder.Decode(&event); {
+		case err == nil:
+			events = append(events, event)
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // the last line may be half written
+			return events, nil
+		default:
+			return nil, fmt.Errorf("reading %s: %w", path, err)
+		}
+	}
+}
