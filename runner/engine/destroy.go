@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/terraform-exec/tfexec"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
+)
+
+// destroy plans the destruction of everything and applies that plan. When the
+// configuration of today cannot even be planned, the one that was applied last is used.
+func (op *operation) destroy(ctx context.Context) (*runnerpb.Result, error) {
+	if nothing, err := op.nothingToDestroy(ctx); err != nil || nothing {
+		return succeeded(), err
+	}
+	result, err := op.destroyWith(ctx, preparation{kept: keptIfMissing})
+	var f *failure
+	if errors.As(err, &f) && f.kind == runnerpb.Failure_KIND_TERMINAL && op.record.keepsModule() {
+		op.warnings = append(op.warnings, "using the module and the inputs of the last apply, since those of today fail: "+f.message)
+		result, err = op.destroyWith(ctx, preparation{kept: keptOnly})
+	}
+	return result, err
+}
+
+func (op *operation) destroyWith(ctx context.Context, p preparation) (*runnerpb.Result, error) {
+	if err := op.prepare(ctx, p); err != nil {
+		return nil, err
+	}
+	defer op.finish()
+	if err := op.initialise(ctx); err != nil {
+		return nil, err
+	}
+	if err := op.recoverState(ctx); err != nil {
+		return nil, err
+	}
+	changes, warnings, err := op.runPlan(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	op.warnings = append(op.warnings, warnings...)
+	result := succeeded()
+	result.Apply = &runnerpb.ApplyResult{}
+	if changes {
+		if result.Apply.Destroyed, err = op.applyDestruction(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return result, op.cleanUp(ctx)
+}
+
+// applyDestruction applies the plan that was just made and returns how many resources it destroyed.
+func (op *operation) applyDestruction(ctx context.Context) (int32, error) {
+	file, err := os.ReadFile(op.workspace.planFile())
+	if err != nil {
+		return 0, err
+	}
+	m, err := op.runApply(ctx, &savedPlan{ID: "of the destruction", File: file, Variables: op.inputs.variablesJSON(), Destroy: true})
+	if err != nil {
+		return 0, err
+	}
+	return m.changes[2], nil
+}
+
+// nothingToDestroy recognises an object that never had a state, without running a tool.
+func (op *operation) nothingToDestroy(ctx context.Context) (bool, error) {
+	if !op.object.UsesKubernetesBackend() {
+		return false, nil
+	}
+	var err error
+	if op.record, err = loadRecord(ctx, op.client, op.object.Namespace, op.object.Name); err != nil {
+		return false, err
+	}
+	if op.record.Errored != nil || op.erroredOnDisk() != nil {
+		return false, nil
+	}
+	err = op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, &corev1.Secret{})
+	if !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	return true, op.cleanUp(ctx)
+}
+
+// erroredPath keeps a state that the tool could not store, until it is stored.
+func (op *operation) erroredPath() string { return filepath.Join(op.dir, "errored.tfstate") }
+
+func (op *operation) erroredOnDisk() []byte {
+	state, err := os.ReadFile(op.erroredPath())
+	if err != nil {
+		return nil
+	}
+	return state
+}
+
+// keepErroredState saves the state that a failed apply left in its working
+// directory: first where this runner finds it, then in the record.
+func (op *operation) keepErroredState(ctx context.Context) error {
+	name := filepath.Join(op.workspace.module, "errored.tfstate")
+	state, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(writeFile(op.erroredPath(), state), os.Remove(name)); err != nil {
+		return err
+	}
+	op.record.Errored = state
+	if err := op.saveRecord(context.WithoutCancel(ctx)); err != nil {
+		op.warnings = append(op.warnings, "the state could be stored neither in its backend nor in the record; it is kept in the runner and stored by the next operation")
+	}
+	return nil
+}
+
+// recoverState pushes a state that was not stored before anything else happens.
+func (op *operation) recoverState(ctx context.Context) error {
+	state := op.record.Errored
+	if state == nil {
+		state = op.erroredOnDisk()
+	}
+	if state == nil {
+		return nil
+	}
+	name := filepath.Join(op.workspace.dir, "recovered.tfstate")
+	if err := writeFile(name, state); err != nil {
+		return err
+	}
+	err := op.withLock(ctx, op.workspace, func() error {
+		return op.exec(ctx, op.workspace, "state push", nil, func(ctx context.Context, tf *tfexec.Terraform) error {
+			return tf.StatePush(ctx, name)
+		})
+	})
+	if err != nil {
+		var f *failure
+		if errors.As(err, &f) || errors.Is(err, errInterrupted) {
+			return err
+		}
+		return retry(infrav1.StateSaveFailedReason, err, "an earlier apply could not store its state, which is kept in Secret %s/%s; storing it now", op.object.Namespace, RecordName(op.object.Name))
+	}
+	op.record.Errored = nil
+	op.warnings = append(op.warnings, "stored the state that an earlier apply could not store")
+	return errors.Join(os.RemoveAll(op.erroredPath()), os.Remove(name), op.saveRecord(ctx))
+}

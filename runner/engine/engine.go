@@ -1,0 +1,250 @@
+// Package engine executes the runner's operations with OpenTofu or Terraform,
+// through terraform-exec. It reads and writes the tenant's Secrets with the
+// tenant's own permissions and remembers, per object, what the next operation
+// needs in one record beside the state.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/runner"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
+)
+
+// DefaultInterruptGrace is how long an interrupted tool may take to save its
+// state before it is killed.
+const DefaultInterruptGrace = 5 * time.Minute
+
+// Options configure an Engine.
+type Options struct {
+	// Directory holds sources, workspaces and the journals of running
+	// operations. It should outlive the process: an interrupted operation is
+	// recognised by its journal.
+	Directory string
+	// Tools maps the name of a tool, OpenTofu or Terraform, to its program.
+	Tools map[string]string
+	// Config gives the API access of a namespace's runner ServiceAccount.
+	Config func(ctx context.Context, namespace, serviceAccount string) (*rest.Config, error)
+	// Env is what the tools see of the environment; PATH and the like.
+	Env map[string]string
+	// CLIConfig is the tools' configuration file for objects that name none;
+	// empty means one that only turns off the tools' calls home.
+	CLIConfig string
+	// InterruptGrace replaces DefaultInterruptGrace.
+	InterruptGrace time.Duration
+	// Hostname is what the tools write into locks; empty means the system's.
+	Hostname string
+}
+
+// Engine implements runner.Engine.
+type Engine struct {
+	*runner.SourceStore
+	options Options
+	tools   map[string]*tool
+	scheme  *runtime.Scheme
+	started time.Time
+}
+
+var _ runner.Engine = (*Engine)(nil)
+
+// New finds out the tools' versions and prepares the directory. It fails when a
+// tool that Options names does not run.
+func New(ctx context.Context, options Options) (*Engine, error) {
+	if options.InterruptGrace == 0 {
+		options.InterruptGrace = DefaultInterruptGrace
+	}
+	if options.Hostname == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("host name for state locks: %w", err)
+		}
+		options.Hostname = name
+	}
+	sources, err := runner.NewSourceStore(filepath.Join(options.Directory, "sources"), runner.SourceOptions{})
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{SourceStore: sources, options: options, tools: map[string]*tool{}, scheme: runtime.NewScheme(), started: time.Now()}
+	if err := errors.Join(clientgoscheme.AddToScheme(e.scheme), infrav1.AddToScheme(e.scheme)); err != nil {
+		return nil, err
+	}
+	if e.options.CLIConfig == "" {
+		e.options.CLIConfig = filepath.Join(options.Directory, "cli.tfrc")
+		if err := os.WriteFile(e.options.CLIConfig, []byte("disable_checkpoint = true\n"), 0o644); err != nil { //nolint:gosec // holds no secret
+			return nil, err
+		}
+	}
+	for name, program := range options.Tools {
+		if e.tools[name], err = e.newTool(ctx, name, program); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// FindTools looks the known tools up on the PATH.
+func FindTools() map[string]string {
+	found := map[string]string{}
+	for name, program := range map[string]string{string(infrav1.ToolOpenTofu): "tofu", string(infrav1.ToolTerraform): "terraform"} {
+		if path, err := exec.LookPath(program); err == nil {
+			found[name] = path
+		}
+	}
+	return found
+}
+
+// InheritedEnv is what tools may see of the process's own environment: where
+// programs, proxies and certificates are. Credentials are not among it.
+func InheritedEnv() map[string]string {
+	env := map[string]string{}
+	for _, name := range []string{
+		"PATH", "HOME", "TMPDIR", "USER",
+		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+		"SSL_CERT_FILE", "SSL_CERT_DIR",
+	} {
+		if value, found := os.LookupEnv(name); found {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+// Tools implements runner.Engine.
+func (e *Engine) Tools() []*runnerpb.Tool {
+	var tools []*runnerpb.Tool
+	for _, t := range e.tools {
+		tools = append(tools, &runnerpb.Tool{Name: t.name, Version: t.version})
+	}
+	return tools
+}
+
+// Hostname is the identity that the tools write into state locks.
+func (e *Engine) Hostname() string { return e.options.Hostname }
+
+// HasSource implements runner.Engine.
+func (e *Engine) HasSource(digest string) bool { return e.SourceStore.Has(digest) }
+
+// StoreSource implements runner.Engine.
+func (e *Engine) StoreSource(ctx context.Context, digest string, archive io.Reader) (int64, error) {
+	return e.SourceStore.Store(ctx, digest, archive)
+}
+
+// Run implements runner.Engine.
+func (e *Engine) Run(ctx context.Context, request *runnerpb.StartOperationRequest, report runner.Reporter) *runnerpb.Result {
+	op, err := e.newOperation(ctx, request, report)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	result, err := op.run(ctx)
+	if apierrors.IsForbidden(err) {
+		err = op.denied(err)
+	}
+	if err != nil {
+		result = failed(ctx, op.redactError(err))
+	}
+	result.Processes = op.processes
+	result.Warnings = append(result.Warnings, op.warnings...)
+	if op.tool != nil {
+		result.Tool = &runnerpb.Tool{Name: op.tool.name, Version: op.tool.version}
+	}
+	return result
+}
+
+// operation is one run of the engine for one object.
+type operation struct {
+	engine  *Engine
+	request *runnerpb.StartOperationRequest
+	report  runner.Reporter
+	object  *infrav1.Terraform
+	config  *rest.Config
+	client  client.Client
+	dir     string // everything of this object
+
+	record    *record
+	inputs    *inputs
+	workspace *workspace
+	tool      *tool
+	basis     []byte // digest of everything that shapes the plan
+
+	journal   *journal
+	processes int32
+	warnings  []string
+}
+
+func (e *Engine) newOperation(ctx context.Context, request *runnerpb.StartOperationRequest, report runner.Reporter) (*operation, error) {
+	object := &infrav1.Terraform{}
+	if err := json.Unmarshal(request.GetObject(), object); err != nil {
+		return nil, terminal(infrav1.InvalidSpecReason, "the object in the request is no Terraform object: %v", err)
+	}
+	config, err := e.options.Config(ctx, object.Namespace, object.Spec.Runner.GetServiceAccountName())
+	if err != nil {
+		return nil, retry(infrav1.RunnerFailedReason, err, "API access of ServiceAccount %s/%s", object.Namespace, object.Spec.Runner.GetServiceAccountName())
+	}
+	c, err := client.New(config, client.Options{Scheme: e.scheme, Mapper: mapper()})
+	if err != nil {
+		return nil, retry(infrav1.RunnerFailedReason, err, "API client of ServiceAccount %s/%s", object.Namespace, object.Spec.Runner.GetServiceAccountName())
+	}
+	op := &operation{
+		engine: e, request: request, report: report, object: object, config: config, client: c,
+		dir: filepath.Join(e.options.Directory, "objects", string(object.UID)),
+	}
+	if err := os.MkdirAll(op.dir, 0o700); err != nil {
+		return nil, err
+	}
+	return op, nil
+}
+
+// mapper knows the kinds that the engine works with, so that a client need not
+// ask the API server for them at every operation.
+func mapper() apimeta.RESTMapper {
+	m := apimeta.NewDefaultRESTMapper(nil)
+	for _, kind := range []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("Secret"),
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		infrav1.GroupVersion.WithKind(infrav1.TerraformKind),
+	} {
+		m.Add(kind, apimeta.RESTScopeNamespace)
+	}
+	return m
+}
+
+func (op *operation) run(ctx context.Context) (*runnerpb.Result, error) {
+	switch op.request.GetType() {
+	case runnerpb.OperationType_OPERATION_TYPE_PLAN:
+		return op.plan(ctx)
+	case runnerpb.OperationType_OPERATION_TYPE_APPLY:
+		return op.apply(ctx)
+	case runnerpb.OperationType_OPERATION_TYPE_DESTROY:
+		return op.destroy(ctx)
+	case runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK:
+		return op.forceUnlock(ctx)
+	case runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN:
+		return op.showPlan(ctx)
+	case runnerpb.OperationType_OPERATION_TYPE_FORGET:
+		return succeeded(), os.RemoveAll(op.dir)
+	default:
+		return nil, terminal(infrav1.InvalidSpecReason, "operation type %s is not known to this runner", op.request.GetType())
+	}
+}
+
+func succeeded() *runnerpb.Result {
+	return &runnerpb.Result{Outcome: runnerpb.Outcome_OUTCOME_SUCCEEDED}
+}

@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/terraform-exec/tfexec"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+)
+
+// errInterrupted says that a tool ended because its operation was cancelled.
+var errInterrupted = errors.New("interrupted")
+
+// toolError is a tool's unsuccessful end.
+type toolError struct {
+	command string
+	errors  []diagnostic // from a command that speaks JSON
+	stderr  string
+	killed  bool // by a signal that we did not send
+	cause   error
+}
+
+func (e *toolError) Error() string {
+	if len(e.errors) > 0 {
+		return e.errors[0].line()
+	}
+	if line := firstErrorLine(e.stderr); line != "" {
+		return line
+	}
+	return e.command + ": " + e.cause.Error()
+}
+
+func (e *toolError) Unwrap() error { return e.cause }
+
+// exec runs one command of the tool: call starts it through a terraform-exec
+// value that serves for this one call, since terraform-exec leaves writers
+// behind and is not safe for concurrent use.
+//
+// Cancellation is ours: terraform-exec panics when its context ends around the
+// start of the process, drops the tool's words, and waits for as long as a
+// grandchild holds the pipes. So it gets a context that never ends.
+func (op *operation) exec(ctx context.Context, w *workspace, command string, messages *messages, call func(context.Context, *tfexec.Terraform) error) error {
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	op.report.Phase(command)
+	tf, err := tfexec.NewTerraform(w.module, op.tool.launcher)
+	if err != nil {
+		return err
+	}
+	if err := tf.SetEnv(op.toolEnv(w)); err != nil {
+		return terminal(infrav1.InvalidSpecReason, "environment of the runner: %v", err)
+	}
+	stderr := &tail{limit: 64 << 10}
+	tf.SetStderr(stderr)
+	_ = os.Remove(w.pidFile())
+	op.processes++
+
+	done := make(chan error, 1)
+	go func() {
+		// The tool is killed when the thread that started it ends
+		// (Pdeathsig), so the thread has to live as long as the tool.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		done <- call(context.WithoutCancel(ctx), tf)
+	}()
+	err = op.await(ctx, w, done)
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	if err == nil {
+		return nil
+	}
+	failure := &toolError{command: command, stderr: stderr.String(), cause: err}
+	if messages != nil {
+		failure.errors = messages.errors()
+	}
+	failure.killed = strings.Contains(err.Error(), "signal: killed")
+	return failure
+}
+
+// await waits for the tool to end, interrupts it when ctx ends, and kills what
+// a dead tool left behind holding its pipes.
+func (op *operation) await(ctx context.Context, w *workspace, done <-chan error) error {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	interrupted := ctx.Done()
+	var kill <-chan time.Time
+	zombie := 0
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-interrupted:
+			pid := w.pid()
+			if pid == 0 { // not started yet
+				break
+			}
+			interrupted = nil
+			_ = syscall.Kill(pid, syscall.SIGINT)
+			kill = time.After(op.engine.options.InterruptGrace)
+		case <-kill:
+			killGroup(w.pid())
+		case <-tick.C:
+			if isZombie(w.pid()) {
+				if zombie++; zombie > 3 {
+					killGroup(w.pid())
+				}
+			}
+		}
+		if interrupted != nil && ctx.Err() != nil {
+			time.Sleep(time.Millisecond) // the launcher is about to leave its process id
+		}
+	}
+}
+
+// killGroup kills the tool with its providers and provisioners: they share its process group.
+func killGroup(pid int) {
+	if pid > 1 {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+	}
+}
+
+// isZombie says whether the process ended and only waits to be collected.
+func isZombie(pid int) bool {
+	if pid == 0 {
+		return false
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, state, found := bytes.Cut(stat, []byte(") "))
+	return found && bytes.HasPrefix(state, []byte("Z"))
+}
+
+func (w *workspace) pidFile() string { return filepath.Join(w.data, "pid") }
+
+// pid is the process id of the running tool; 0 while it is not known.
+func (w *workspace) pid() int {
+	text, err := os.ReadFile(w.pidFile())
+	if err != nil {
+		return 0
+	}
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return pid
+}
+
+// toolEnv is the whole environment of the tool.
+func (op *operation) toolEnv(w *workspace) map[string]string {
+	env := map[string]string{}
+	for name, value := range op.engine.options.Env {
+		env[name] = value
+	}
+	env["TF_DATA_DIR"] = w.data
+	env["TF_CLI_CONFIG_FILE"] = w.cliConfig(op.engine.options.CLIConfig)
+	env["CHECKPOINT_DISABLE"] = "1"
+	env["KUBE_CONFIG_PATH"] = filepath.Join(op.dir, "kubeconfig")
+	if name := op.object.GetWorkspace(); name != "default" {
+		env["TERRACE_WORKSPACE"] = name
+	}
+	return env
+}
+
+// tail keeps the last bytes written to it.
+type tail struct {
+	mu    sync.Mutex
+	limit int
+	buf   []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - t.limit; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.buf)
+}

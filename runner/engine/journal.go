@@ -1,0 +1,93 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// journal is a file that stands while an operation runs. A journal that is
+// found at the start of another operation tells of one that was interrupted
+// without a chance to release its state lock.
+type journal struct {
+	path string
+
+	ID        string    `json:"id"`
+	Hostname  string    `json:"hostname"`
+	StartedAt time.Time `json:"startedAt"`
+	// Interrupted operations whose lock may still stand.
+	Interrupted []interruption `json:"interrupted,omitempty"`
+}
+
+// interruption bounds the time in which an interrupted operation may have taken the lock.
+type interruption struct {
+	Hostname string    `json:"hostname"`
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+}
+
+// openJournal writes the journal of an operation that is about to start tools.
+func (op *operation) openJournal() error {
+	j := &journal{path: filepath.Join(op.dir, "operation.json")}
+	data, err := os.ReadFile(j.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil && json.Unmarshal(data, j) == nil && j.ID != "" {
+		j.interrupt(op.engine.started)
+	}
+	j.ID, j.Hostname, j.StartedAt = op.request.GetId(), op.engine.options.Hostname, time.Now()
+	op.journal = j
+	return j.save()
+}
+
+// interrupt remembers that the journal's operation ended without releasing its lock.
+func (j *journal) interrupt(at time.Time) {
+	if at.Before(j.StartedAt) {
+		at = time.Now()
+	}
+	j.Interrupted = append(j.Interrupted, interruption{Hostname: j.Hostname, From: j.StartedAt, To: at})
+}
+
+// locked says that the state lock was taken, so no older one stands any more.
+func (j *journal) locked() { j.Interrupted = nil }
+
+func (j *journal) save() error {
+	data, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	return writeFile(j.path, data)
+}
+
+// close ends the journal; what is known of interrupted operations is kept.
+func (j *journal) close() error {
+	if len(j.Interrupted) == 0 {
+		return os.Remove(j.path)
+	}
+	j.ID = ""
+	return j.save()
+}
+
+// owns says whether one of the interrupted operations took the lock.
+func (j *journal) owns(hostname string, created time.Time) bool {
+	const rounding = time.Second
+	for _, i := range j.Interrupted {
+		if i.Hostname == hostname && created.After(i.From.Add(-rounding)) && created.Before(i.To.Add(rounding)) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeFile replaces a private file as a whole.
+func writeFile(path string, data []byte) error {
+	temp := path + ".new"
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}

@@ -1,0 +1,200 @@
+package engine_test
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
+)
+
+func clientKey(l *lab, name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: l.namespace, Name: name}
+}
+
+func inNamespace(l *lab) client.ListOption { return client.InNamespace(l.namespace) }
+
+func (l *lab) write(path, text string) {
+	l.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) readFile(path string) string {
+	l.t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// noise is text that does not compress.
+func noise(t *testing.T, size int) string {
+	t.Helper()
+	b := make([]byte, size)
+	if _, err := rand.Read(b); err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+// hold takes the state lock as the kubernetes backend does.
+func (l *lab) hold(object *infrav1.Terraform, who string, created time.Time) string {
+	l.t.Helper()
+	lease := &coordinationv1.Lease{}
+	if err := l.client.Get(l.t.Context(), clientKey(l, "lock-tfstate-default-"+object.Name), lease); err != nil {
+		l.t.Fatal(err)
+	}
+	id := "11111111-2222-3333-4444-555555555555"
+	info, err := json.Marshal(map[string]any{"ID": id, "Operation": "OperationTypeApply", "Who": who, "Version": "1.12.6", "Created": created.UTC()})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	lease.Spec.HolderIdentity = &id
+	lease.Annotations = map[string]string{"app.terraform.io/lock-info": string(info)}
+	if err := l.client.Update(l.t.Context(), lease); err != nil {
+		l.t.Fatal(err)
+	}
+	return id
+}
+
+// interrupt leaves the journal of an operation that was killed.
+func (l *lab) interrupt(object *infrav1.Terraform, runner string, started time.Time) {
+	l.t.Helper()
+	text, err := json.Marshal(map[string]any{"id": "killed", "hostname": hostname(l.t), "startedAt": started})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.write(filepath.Join(runner, "objects", string(object.UID), "operation.json"), string(text))
+}
+
+func TestOnlyOurOwnStaleLockIsReleased(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		who      func(host string) string
+		age      time.Duration // of the lock; the killed operation started a minute ago
+		spec     func(*infrav1.Terraform, string)
+		killed   bool
+		released bool
+	}{
+		"a killed operation of ours": {killed: true, age: 30 * time.Second, released: true},
+		"the object says Never": {killed: true, age: 30 * time.Second, spec: func(o *infrav1.Terraform, _ string) {
+			o.Spec.StateLock.ForceUnlock = infrav1.ForceUnlockNever
+		}},
+		"somebody else's": {killed: true, age: 30 * time.Second, who: func(string) string { return "alice@laptop" }},
+		"taken on this machine before our operation began": {killed: true, age: time.Hour},
+		"taken on this machine while nothing was killed":   {age: 30 * time.Second},
+		"somebody else's that the object names": {
+			who: func(string) string { return "alice@laptop" }, age: time.Hour, released: true,
+			spec: func(o *infrav1.Terraform, id string) { o.Spec.StateLock.ID = id },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			object := l.object("locked", greeting)
+			l.settle(object)
+			who := "root@" + hostname(t)
+			if test.who != nil {
+				who = test.who(hostname(t))
+			}
+			id := l.hold(object, who, time.Now().Add(-test.age))
+			if test.spec != nil {
+				test.spec(object, id)
+			}
+			runner := filepath.Join(l.dir, "runner")
+			if test.killed {
+				l.interrupt(object, runner, time.Now().Add(-time.Minute))
+			}
+			l.restart(runner)
+			result, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{}))
+			if test.released {
+				if result.GetPlan() == nil {
+					t.Fatalf("result = %v, want the lock released", result)
+				}
+				l.wantProcesses("plan", "force-unlock", "plan")
+				if len(result.GetWarnings()) != 1 || !strings.Contains(result.GetWarnings()[0], id) {
+					t.Errorf("warnings = %q, want the released lock named", result.GetWarnings())
+				}
+				return
+			}
+			f := result.GetFailure()
+			if f.GetKind() != runnerpb.Failure_KIND_LOCKED || f.GetLock().GetId() != id || f.GetLock().GetWho() != who {
+				t.Errorf("failure = %v, want the lock of %s reported", f, who)
+			}
+			if age := time.Since(time.Unix(f.GetLock().GetCreatedUnix(), 0)); (age - test.age).Abs() > time.Minute {
+				t.Errorf("age of the lock = %v, want %v", age, test.age)
+			}
+			l.wantProcesses("plan")
+		})
+	}
+}
+
+// stateServer is an http backend whose writes can be made to fail.
+type stateServer struct {
+	mu     sync.Mutex
+	state  []byte
+	broken bool
+}
+
+func (s *stateServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case r.Method == http.MethodGet && s.state == nil:
+		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodGet:
+		_, _ = w.Write(s.state)
+	case s.broken:
+		w.WriteHeader(http.StatusForbidden)
+	default:
+		s.state, _ = io.ReadAll(r.Body)
+	}
+}
+
+func (s *stateServer) breakWrites(broken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken = broken
+}
+
+func TestAStateThatCouldNotBeStoredIsPushedFirst(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	backend := &stateServer{}
+	server := httptest.NewServer(backend)
+	t.Cleanup(server.Close)
+	object := l.object("errored", `resource "terraform_data" "a" {}`)
+	object.Spec.Backend = &infrav1.Backend{Custom: `backend "http" { address = "` + server.URL + `" }`}
+	plan := l.plan(object, &runnerpb.PlanOptions{})
+	backend.breakWrites(true)
+	result, report := l.run(l.applyRequest(object, plan.GetId()))
+	if f := result.GetFailure(); f.GetReason() != infrav1.ApplyFailedReason || !strings.Contains(f.GetMessage(), "Failed to save state") {
+		t.Fatalf("apply = %v, want it to fail on its state\n%s", result, report)
+	}
+	backend.breakWrites(false)
+	l.restart(l.dir + "/another") // so the state has to be in the record
+	l.processes()
+	again, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{}))
+	if again.GetPlan() == nil || again.GetPlan().GetChanges() {
+		t.Errorf("plan = %v, want nothing to do: the state was recovered", again)
+	}
+	l.wantProcesses("init", "state", "plan", "output")
+	l.plan(object, &runnerpb.PlanOptions{})
+	l.wantProcesses("plan")
+}

@@ -1,0 +1,302 @@
+package engine
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
+)
+
+const (
+	// chunkSize bounds what one Secret of a record holds, in bytes; the API
+	// server takes at most 1 MiB per object.
+	chunkSize = 512 << 10
+	// maxKeptSource bounds the module that a record keeps for a later
+	// destruction, in bytes of the compressed archive.
+	maxKeptSource = 1 << 20
+
+	recordKey       = "record"
+	partsAnnotation = infrav1.GroupName + "/parts"
+	digestAnnotaton = infrav1.GroupName + "/digest"
+)
+
+// record is what the runner remembers of one object between operations. It
+// lives in Secrets of the object's namespace, compressed and in chunks.
+type record struct {
+	// Key makes digests of plans and inputs unguessable.
+	Key []byte `json:"key"`
+	// Tool that wrote the state: OpenTofu or Terraform.
+	Tool string `json:"tool,omitempty"`
+	// Planned is the basis of the last plan that needs no repetition.
+	Planned []byte `json:"planned,omitempty"`
+	// Settled is the basis with which the state agreed last: what changes
+	// under the same basis is drift.
+	Settled []byte `json:"settled,omitempty"`
+	// Plan waits for its approval.
+	Plan *savedPlan `json:"plan,omitempty"`
+	// Outputs of the state; nil while they were never read.
+	Outputs map[string]output `json:"outputs"`
+	// Written are the Secrets and ConfigMaps that hold outputs.
+	Written []infrav1.OutputTarget `json:"written,omitempty"`
+	// Errored is a state that the tool could not store in its backend.
+	Errored []byte `json:"errored,omitempty"`
+	// Applied is what a destruction needs when the source or a variable is gone.
+	Applied *kept `json:"applied,omitempty"`
+
+	head    *corev1.Secret // as read; nil while there is none
+	content []byte         // JSON as read
+}
+
+// output is one output of the state.
+type output struct {
+	Type      json.RawMessage `json:"type,omitempty"`
+	Sensitive bool            `json:"sensitive,omitempty"`
+	// Value is absent while a sensitive output was not needed yet.
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// kept is the module and the inputs of the last apply.
+type kept struct {
+	Basis    []byte  `json:"basis"`
+	Revision string  `json:"revision,omitempty"`
+	Module   []byte  `json:"module,omitempty"` // tar.gz
+	Inputs   *inputs `json:"inputs,omitempty"`
+}
+
+func (r *record) keepsModule() bool { return r != nil && r.Applied != nil && r.Applied.Module != nil }
+
+// savedPlan is a plan that can be applied.
+type savedPlan struct {
+	ID        string    `json:"id"`
+	Key       []byte    `json:"key"` // the record's, for a plan whose record was not written yet
+	CreatedAt time.Time `json:"createdAt"`
+	Revision  string    `json:"revision,omitempty"`
+	Basis     []byte    `json:"basis"`
+	Workspace string    `json:"workspace"`
+	Destroy   bool      `json:"destroy,omitempty"`
+	// Text is the tool's own rendering for people, sensitive values redacted by the tool.
+	Text string `json:"text,omitempty"`
+	// Changes is the redacted JSON of what changes.
+	Changes json.RawMessage `json:"changes,omitempty"`
+	// SensitiveOutputs says that an output whose value the apply does not print changes.
+	SensitiveOutputs bool `json:"sensitiveOutputs,omitempty"`
+	// Resources of the state before the plan.
+	Resources []*runnerpb.Resource `json:"resources,omitempty"`
+	File      []byte               `json:"file"`
+	LockFile  []byte               `json:"lockFile,omitempty"`
+	Variables []byte               `json:"variables,omitempty"`
+}
+
+// digest is keyed, so that it tells nothing about a value that could be guessed.
+func (r *record) digest(parts ...[]byte) []byte {
+	mac := hmac.New(sha256.New, r.Key)
+	for _, part := range parts {
+		fmt.Fprintf(mac, "%d:", len(part))
+		mac.Write(part)
+	}
+	return mac.Sum(nil)
+}
+
+// RecordName is the name of the Secret that holds the record of a Terraform
+// object, or its first part; long names are shortened with a digest.
+func RecordName(object string) string {
+	const prefix = "terrace-record-"
+	if name := prefix + object; len(name) <= 240 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(object))
+	return prefix + object[:200] + "-" + hex.EncodeToString(sum[:8])
+}
+
+// loadRecord reads an object's record; a new one is begun where there is none.
+// A damaged record is an error: it may hold the only copy of a state.
+func loadRecord(ctx context.Context, c client.Reader, namespace, name string) (*record, error) {
+	head := &corev1.Secret{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: RecordName(name)}, head)
+	if apierrors.IsNotFound(err) {
+		r := &record{Key: make([]byte, 32)}
+		_, err := rand.Read(r.Key)
+		return r, err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the record: %w", err)
+	}
+	packed := head.Data[recordKey]
+	parts, _ := strconv.Atoi(head.Annotations[partsAnnotation])
+	for i := 1; i < parts; i++ {
+		part := &corev1.Secret{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: partName(head, i)}, part); err != nil {
+			return nil, fmt.Errorf("reading part %d of %d of the record: %w", i+1, parts, err)
+		}
+		packed = append(packed, part.Data[recordKey]...)
+	}
+	if sum := sha256.Sum256(packed); hex.EncodeToString(sum[:]) != head.Annotations[digestAnnotaton] {
+		return nil, terminal(infrav1.RecordDamagedReason, "Secret %s/%s does not match its digest; restore it from a backup, or delete it to begin anew (the state itself is not in it)", namespace, head.Name)
+	}
+	content, err := unpack(packed)
+	if err != nil {
+		return nil, terminal(infrav1.RecordDamagedReason, "Secret %s/%s cannot be read: %v", namespace, head.Name, err)
+	}
+	r := &record{head: head, content: content}
+	if err := json.Unmarshal(content, r); err != nil {
+		return nil, terminal(infrav1.RecordDamagedReason, "Secret %s/%s cannot be read: %v", namespace, head.Name, err)
+	}
+	return r, nil
+}
+
+func partName(head *corev1.Secret, part int) string {
+	return fmt.Sprintf("%s-%.10s-%d", head.Name, head.Annotations[digestAnnotaton], part)
+}
+
+// saveRecord writes the record when it changed. Parts are written first and the
+// head last, so that a reader sees the old record or the new one.
+func (op *operation) saveRecord(ctx context.Context) error {
+	r := op.record
+	content, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if r.head != nil && bytes.Equal(content, r.content) {
+		return nil
+	}
+	packed := pack(content)
+	sum := sha256.Sum256(packed)
+	head := op.recordSecret(RecordName(op.object.Name))
+	head.Annotations = map[string]string{digestAnnotaton: hex.EncodeToString(sum[:])}
+	var chunks [][]byte
+	for rest := packed; len(rest) > 0; {
+		n := min(len(rest), chunkSize)
+		chunks, rest = append(chunks, rest[:n]), rest[n:]
+	}
+	head.Annotations[partsAnnotation] = strconv.Itoa(len(chunks))
+	head.Data = map[string][]byte{recordKey: chunks[0]}
+	for i, chunk := range chunks[1:] {
+		part := op.recordSecret(partName(head, i+1))
+		part.Data = map[string][]byte{recordKey: chunk}
+		if err := op.client.Create(ctx, part); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("writing the record: %w", err)
+		}
+	}
+	old := r.head
+	if old == nil {
+		err = op.client.Create(ctx, head)
+	} else {
+		head.ResourceVersion = old.ResourceVersion // nobody else may have written meanwhile
+		err = op.client.Update(ctx, head)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the record: %w", err)
+	}
+	r.head, r.content = head, content
+	return op.deleteParts(ctx, old)
+}
+
+func (op *operation) deleteParts(ctx context.Context, head *corev1.Secret) error {
+	if head == nil {
+		return nil
+	}
+	parts, _ := strconv.Atoi(head.Annotations[partsAnnotation])
+	var errs []error
+	for i := 1; i < parts; i++ {
+		if name := partName(head, i); op.record.head == nil || name != partName(op.record.head, i) {
+			errs = append(errs, client.IgnoreNotFound(op.client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: head.Namespace, Name: name}})))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// recordSecret is owned by the object, so that it goes when the object goes.
+func (op *operation) recordSecret(name string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: op.object.Namespace,
+		Name:      name,
+		Labels:    op.labels("record"),
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: infrav1.GroupVersion.String(), Kind: infrav1.TerraformKind,
+			Name: op.object.Name, UID: op.object.UID,
+		}},
+	}}
+}
+
+// labels of everything that the runner writes for the object.
+func (op *operation) labels(component string) map[string]string {
+	return map[string]string{
+		"app.kubernetes.io/managed-by": "terrace",
+		"app.kubernetes.io/component":  component,
+		infrav1.TerraformLabel:         labelValue(op.object.Name),
+	}
+}
+
+// labelValue shortens a name to the 63 characters of a label's value.
+func labelValue(name string) string {
+	if len(name) <= 63 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:46] + "-" + hex.EncodeToString(sum[:8])
+}
+
+func pack(content []byte) []byte {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write(content) // a bytes.Buffer takes everything
+	_ = w.Close()
+	return b.Bytes()
+}
+
+func unpack(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+// Plan is what a record shows of a plan that waits for its approval.
+type Plan struct {
+	ID        string
+	Revision  string
+	CreatedAt time.Time
+	// Text is for people, Changes for programs; both are redacted.
+	Text    string
+	Changes json.RawMessage
+}
+
+// LoadPlan reads the plan that waits for the approval of a Terraform object; nil when none does.
+func LoadPlan(ctx context.Context, c client.Reader, namespace, name string) (*Plan, error) {
+	r, err := loadRecord(ctx, c, namespace, name)
+	if err != nil || r.Plan == nil {
+		return nil, err
+	}
+	return &Plan{ID: r.Plan.ID, Revision: r.Plan.Revision, CreatedAt: r.Plan.CreatedAt, Text: r.Plan.Text, Changes: r.Plan.Changes}, nil
+}
+
+func (op *operation) showPlan(ctx context.Context) (*runnerpb.Result, error) {
+	plan, err := LoadPlan(ctx, op.client, op.object.Namespace, op.object.Name)
+	if err != nil {
+		return nil, err
+	}
+	if plan == nil {
+		return nil, stale("no plan waits for an approval")
+	}
+	result := succeeded()
+	result.Shown = &runnerpb.ShownPlan{Id: plan.ID, Text: truncate(plan.Text, 1<<20), Json: truncate(string(plan.Changes), 1<<20)}
+	return result, nil
+}
