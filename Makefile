@@ -10,7 +10,8 @@ BIN := $(CURDIR)/bin
 
 # How `make quickstart` behaves: YES=1 answers all questions with yes, KEEP=1
 # leaves everything running at the end.
-export YES KEEP
+YES ?=
+KEEP ?=
 
 # What tests and the quickstart run. Only they are told: KUBEBUILDER_ASSETS from
 # outside says to hack/tools.sh where to look.
@@ -35,8 +36,8 @@ help: ## Show this list
 	  /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: quickstart
-quickstart: tools ## Run the operator on this machine, without a cluster (YES=1, KEEP=1)
-	$(WITH_TOOLS) go run ./test/quickstart
+quickstart: tools build ## Run the operator on this machine, without a cluster (YES=1, KEEP=1)
+	@$(WITH_TOOLS) go run ./test/quickstart $(if $(YES),-yes) $(if $(KEEP),-keep)
 
 .PHONY: tools
 tools: ## Have etcd, kube-apiserver, OpenTofu and the generators in bin/ (slow only once)
@@ -86,7 +87,7 @@ test: tools ## Run all tests (PKG=./runner/... RUN=TestName)
 	$(if $(filter ./...,$(PKG)),cd test/provider && CGO_ENABLED=0 go test -trimpath ./...)
 
 .PHONY: bench
-bench: tools ## Measure against the raw tools; results go to bench/
+bench: tools build ## Measure against the raw tools; results go to bench/
 	$(WITH_TOOLS) go run ./test/bench
 
 ##@ Clean

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +24,6 @@ func (op *operation) apply(ctx context.Context) (*runnerpb.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer op.finish()
 	if err := op.recoverState(ctx); err != nil {
 		return nil, err
 	}
@@ -31,6 +31,9 @@ func (op *operation) apply(ctx context.Context) (*runnerpb.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What was applied is recorded, whatever happens meanwhile.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
 	op.dropPlan()
 	op.basis = plan.Basis
 	op.record.Planned, op.record.Settled, op.record.Tool = op.basis, op.basis, op.tool.name
@@ -60,6 +63,9 @@ func (op *operation) apply(ctx context.Context) (*runnerpb.Result, error) {
 	}
 	return result, nil
 }
+
+// recordTimeout bounds the recording of a finished apply.
+const recordTimeout = time.Minute
 
 // openPlan finds the plan and a workspace that fits it. The plan holds the
 // configuration and the inputs it was made of, so that those of today are only
@@ -147,8 +153,13 @@ func (op *operation) runApply(ctx context.Context, plan *savedPlan) (*messages, 
 		op.warnings = append(op.warnings, m.warnings()...)
 		return m, nil
 	}
-	if saveErr := op.keepErroredState(ctx); saveErr != nil {
-		return nil, errors.Join(err, saveErr)
+	if m.started > 0 {
+		op.dropPlan() // what it would do is partly done
+	}
+	saved, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	if keepErr := op.keepErroredState(saved); keepErr != nil {
+		return nil, errors.Join(err, keepErr)
 	}
 	var tool *toolError
 	if !errors.As(err, &tool) {
@@ -157,12 +168,6 @@ func (op *operation) runApply(ctx context.Context, plan *savedPlan) (*messages, 
 	if m.started == 0 && len(tool.errors) > 0 && isStale(tool.errors[0]) {
 		op.dropPlan()
 		return nil, stale("plan %s cannot be applied any more: %s", plan.ID, tool.errors[0].line())
-	}
-	if m.started > 0 {
-		op.dropPlan() // what it would do is partly done
-		if err := op.saveRecord(context.WithoutCancel(ctx)); err != nil {
-			return nil, err
-		}
 	}
 	return nil, retry(infrav1.ApplyFailedReason, nil, "apply of %s failed after %d changes: %s", plan.ID, len(m.completed), tool.Error())
 }

@@ -35,7 +35,6 @@ func (op *operation) destroyWith(ctx context.Context, p preparation) (*runnerpb.
 	if err := op.prepare(ctx, p); err != nil {
 		return nil, err
 	}
-	defer op.finish()
 	if err := op.initialise(ctx); err != nil {
 		return nil, err
 	}
@@ -54,7 +53,7 @@ func (op *operation) destroyWith(ctx context.Context, p preparation) (*runnerpb.
 			return nil, err
 		}
 	}
-	return result, op.cleanUp(ctx)
+	return result, op.cleanUp(context.WithoutCancel(ctx))
 }
 
 // applyDestruction applies the plan that was just made and returns how many resources it destroyed.
@@ -105,17 +104,19 @@ func (op *operation) erroredOnDisk() []byte {
 func (op *operation) keepErroredState(ctx context.Context) error {
 	name := filepath.Join(op.workspace.module, "errored.tfstate")
 	state, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := errors.Join(writeFile(op.erroredPath(), state), os.Remove(name)); err != nil {
-		return err
+	if err == nil {
+		if err := errors.Join(writeFile(op.erroredPath(), state), os.Remove(name)); err != nil {
+			return err
+		}
+		op.record.Errored = state
 	}
-	op.record.Errored = state
-	if err := op.saveRecord(context.WithoutCancel(ctx)); err != nil {
+	if op.record.head == nil && op.record.Errored == nil {
+		return nil // nothing is worth a record yet
+	}
+	if err := op.saveRecord(ctx); err != nil && op.record.Errored != nil {
 		op.warnings = append(op.warnings, "the state could be stored neither in its backend nor in the record; it is kept in the runner and stored by the next operation")
 	}
 	return nil

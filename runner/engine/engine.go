@@ -33,6 +33,13 @@ import (
 // state before it is killed.
 const DefaultInterruptGrace = 5 * time.Minute
 
+const (
+	// keepSources is how many source archives stay in the directory.
+	keepSources = 256
+	// keepObjects is how long the directory of an object stays that nothing was run for.
+	keepObjects = 7 * 24 * time.Hour
+)
+
 // Options configure an Engine.
 type Options struct {
 	// Directory holds sources, workspaces and the journals of running
@@ -78,7 +85,7 @@ func New(ctx context.Context, options Options) (*Engine, error) {
 		}
 		options.Hostname = name
 	}
-	sources, err := runner.NewSourceStore(filepath.Join(options.Directory, "sources"), runner.SourceOptions{})
+	sources, err := runner.NewSourceStore(filepath.Join(options.Directory, "sources"), runner.SourceOptions{Keep: keepSources})
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +99,7 @@ func New(ctx context.Context, options Options) (*Engine, error) {
 			return nil, err
 		}
 	}
+	e.pruneObjects()
 	for name, program := range options.Tools {
 		if e.tools[name], err = e.newTool(ctx, name, program); err != nil {
 			return nil, err
@@ -109,6 +117,26 @@ func FindTools() map[string]string {
 		}
 	}
 	return found
+}
+
+// pruneObjects removes the directories of objects that went away without a word.
+// What may be needed to find a lock or a state again stays.
+func (e *Engine) pruneObjects() {
+	dirs, err := filepath.Glob(filepath.Join(e.options.Directory, "objects", "*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		info, err := os.Stat(dir)
+		if err != nil || time.Since(info.ModTime()) < keepObjects {
+			continue
+		}
+		_, journal := os.Stat(filepath.Join(dir, "operation.json"))
+		_, state := os.Stat(filepath.Join(dir, "errored.tfstate"))
+		if os.IsNotExist(journal) && os.IsNotExist(state) {
+			_ = os.RemoveAll(dir)
+		}
+	}
 }
 
 // InheritedEnv is what tools may see of the process's own environment: where
@@ -153,6 +181,7 @@ func (e *Engine) Run(ctx context.Context, request *runnerpb.StartOperationReques
 	if err != nil {
 		return failed(ctx, err)
 	}
+	defer op.finish()
 	result, err := op.run(ctx)
 	if apierrors.IsForbidden(err) {
 		err = op.denied(err)
@@ -187,6 +216,7 @@ type operation struct {
 	journal   *journal
 	processes int32
 	warnings  []string
+	cleaned   bool // nothing of the object is left to remember
 }
 
 func (e *Engine) newOperation(ctx context.Context, request *runnerpb.StartOperationRequest, report runner.Reporter) (*operation, error) {
@@ -242,6 +272,16 @@ func (op *operation) run(ctx context.Context) (*runnerpb.Result, error) {
 		return succeeded(), os.RemoveAll(op.dir)
 	default:
 		return nil, terminal(infrav1.InvalidSpecReason, "operation type %s is not known to this runner", op.request.GetType())
+	}
+}
+
+// finish ends the journal; nothing of the tools runs any more.
+func (op *operation) finish() {
+	if op.journal != nil {
+		_ = op.journal.close() // at worst the next operation looks for a stale lock
+	}
+	if op.cleaned {
+		_ = os.RemoveAll(op.dir)
 	}
 }
 

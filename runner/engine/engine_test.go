@@ -89,13 +89,18 @@ func newLab(t *testing.T) *lab {
 // restart makes a new engine, as a new runner process would.
 func (l *lab) restart(dir string) {
 	l.t.Helper()
+	// The tool is the real one; the script only counts.
+	l.restartWith(dir, fmt.Sprintf("[ \"$1\" = version ] || echo \"$1\" >>'%s'\nexec '%s' \"$@\"\n", l.calls, binary(l.t, "tofu")), 20*time.Second)
+}
+
+// restartWith makes a new engine whose tool is a shell script.
+func (l *lab) restartWith(dir, script string, grace time.Duration) {
+	l.t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		l.t.Fatal(err)
 	}
-	// The tool is the real one; the script only counts.
-	tool := filepath.Join(l.dir, "tofu-counted")
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = version ] || echo \"$1\" >>'%s'\nexec '%s' \"$@\"\n", l.calls, binary(l.t, "tofu"))
-	if err := os.WriteFile(tool, []byte(script), 0o700); err != nil {
+	tool := filepath.Join(dir, "tool")
+	if err := os.WriteFile(tool, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
 		l.t.Fatal(err)
 	}
 	e, err := engine.New(l.t.Context(), engine.Options{
@@ -104,7 +109,7 @@ func (l *lab) restart(dir string) {
 		Config:         func(context.Context, string, string) (*rest.Config, error) { return l.config, nil },
 		Env:            map[string]string{"PATH": os.Getenv("PATH"), "HOME": l.dir},
 		CLIConfig:      binary(l.t, "providers/cli.tfrc"),
-		InterruptGrace: 20 * time.Second,
+		InterruptGrace: grace,
 		Hostname:       hostname(l.t),
 	})
 	if err != nil {

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -21,12 +23,15 @@ import (
 // errInterrupted says that a tool ended because its operation was cancelled.
 var errInterrupted = errors.New("interrupted")
 
+// errKilled says that an interrupted tool had to be killed, so that it could not release its lock.
+var errKilled = fmt.Errorf("%w and killed", errInterrupted)
+
 // toolError is a tool's unsuccessful end.
 type toolError struct {
 	command string
 	errors  []diagnostic // from a command that speaks JSON
 	stderr  string
-	killed  bool // by a signal that we did not send
+	killed  bool // by a signal, so that it could not release its lock
 	cause   error
 }
 
@@ -75,18 +80,30 @@ func (op *operation) exec(ctx context.Context, w *workspace, command string, mes
 		done <- call(context.WithoutCancel(ctx), tf)
 	}()
 	err = op.await(ctx, w, done)
+	if err == nil {
+		return nil // it was done before it could be interrupted
+	}
+	failure := &toolError{command: command, stderr: stderr.String(), cause: err, killed: wasKilled(err)}
 	if ctx.Err() != nil {
+		if failure.killed {
+			return errKilled
+		}
 		return errInterrupted
 	}
-	if err == nil {
-		return nil
-	}
-	failure := &toolError{command: command, stderr: stderr.String(), cause: err}
 	if messages != nil {
 		failure.errors = messages.errors()
 	}
-	failure.killed = strings.Contains(err.Error(), "signal: killed")
 	return failure
+}
+
+// wasKilled says whether a signal ended the process before it could clean up.
+func wasKilled(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled()
 }
 
 // await waits for the tool to end, interrupts it when ctx ends, and kills what

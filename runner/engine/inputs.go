@@ -56,17 +56,17 @@ func (in *inputs) backendConfig() []byte {
 
 // loadInputs resolves the inputs. For a destruction what the record keeps stands in for what is gone.
 func (op *operation) loadInputs(ctx context.Context, use keptUse) error {
-	keeps := op.record.Applied != nil && op.record.Applied.Inputs != nil
-	if use == keptOnly && keeps {
-		op.inputs = op.record.Applied.Inputs
+	kept := op.record.Applied.inputs()
+	if use == keptOnly && kept != nil {
+		op.inputs = kept
 		return nil
 	}
 	r := &resolver{op: op, inputs: &inputs{}}
 	err := r.resolve(ctx)
 	var f *failure
-	if use == keptIfMissing && keeps && errors.As(err, &f) && f.kind == kindWaiting {
+	if use == keptIfMissing && kept != nil && errors.As(err, &f) && f.kind == kindWaiting {
 		op.warnings = append(op.warnings, f.message+"; the values of the last apply are used")
-		op.inputs = op.record.Applied.Inputs
+		op.inputs = kept
 		return nil
 	}
 	op.inputs = r.inputs
@@ -249,9 +249,9 @@ func (r *resolver) object(ctx context.Context, field string, kind infrav1.Config
 	if kind == infrav1.SecretKind {
 		secret := &corev1.Secret{}
 		err = r.op.client.Get(ctx, key, secret)
-		for name, value := range secret.Data {
-			data[name] = value
-			r.hide(string(value))
+		for _, name := range slices.Sorted(maps.Keys(secret.Data)) { // sorted, so that the record stays equal
+			data[name] = secret.Data[name]
+			r.hide(string(secret.Data[name]))
 		}
 	} else {
 		configMap := &corev1.ConfigMap{}

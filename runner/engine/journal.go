@@ -31,6 +31,9 @@ type interruption struct {
 
 // openJournal writes the journal of an operation that is about to start tools.
 func (op *operation) openJournal() error {
+	if op.journal != nil {
+		return nil
+	}
 	j := &journal{path: filepath.Join(op.dir, "operation.json")}
 	data, err := os.ReadFile(j.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

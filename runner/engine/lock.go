@@ -80,7 +80,7 @@ func (op *operation) withLock(ctx context.Context, w *workspace, run func() erro
 // noteEnd remembers in the journal whether the tool could release its lock.
 func (op *operation) noteEnd(err error) {
 	var tool *toolError
-	if errors.As(err, &tool) && tool.killed {
+	if errors.Is(err, errKilled) || errors.As(err, &tool) && tool.killed {
 		op.journal.interrupt(time.Now())
 		return
 	}
@@ -119,6 +119,5 @@ func (op *operation) forceUnlock(ctx context.Context) (*runnerpb.Result, error) 
 	if err := op.prepare(ctx, preparation{}); err != nil {
 		return nil, err
 	}
-	defer op.finish()
 	return succeeded(), op.unlock(ctx, op.workspace, op.request.GetForceUnlock().GetLockId())
 }

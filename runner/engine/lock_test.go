@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -9,8 +10,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -197,4 +200,115 @@ func TestAStateThatCouldNotBeStoredIsPushedFirst(t *testing.T) {
 	l.wantProcesses("init", "state", "plan", "output")
 	l.plan(object, &runnerpb.PlanOptions{})
 	l.wantProcesses("plan")
+}
+
+// toolPID waits for the process id of the object's running tool.
+func (l *lab) toolPID(object *infrav1.Terraform) int {
+	l.t.Helper()
+	pattern := filepath.Join(l.dir, "runner", "objects", string(object.UID), "work", "*", "data", "pid")
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, name := range found {
+			if pid, err := strconv.Atoi(strings.TrimSpace(l.readFile(name))); err == nil {
+				return pid
+			}
+		}
+	}
+	l.t.Fatal("no tool runs")
+	return 0
+}
+
+func TestAKilledToolsLockIsReleasedByTheNextOperation(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	object := l.object("oom", `
+resource "terraform_data" "slow" {
+  provisioner "local-exec" { command = "[ -e '`+l.dir+`/again' ] || sleep 300" }
+}`)
+	plan := l.plan(object, &runnerpb.PlanOptions{})
+	report := &transcript{}
+	report.onLine = func(line string) {
+		if strings.Contains(line, "Executing") {
+			_ = syscall.Kill(l.toolPID(object), syscall.SIGKILL) // as the kernel does when memory runs out
+		}
+	}
+	result, _ := l.runContext(t.Context(), l.applyRequest(object, plan.GetId()), report)
+	if result.GetFailure().GetReason() != infrav1.ApplyFailedReason {
+		t.Fatalf("result = %v, want a failed apply", result)
+	}
+	l.write(l.dir+"/again", "")
+	again, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{}))
+	if again.GetPlan() == nil || len(again.GetWarnings()) != 1 {
+		t.Fatalf("result = %v, want a plan after releasing the lock", again)
+	}
+	if applied := l.apply(object, again.GetPlan().GetId()); applied.GetResourceCount() != 1 {
+		t.Errorf("apply = %v", applied)
+	}
+}
+
+func TestAToolThatIgnoresTheInterruptIsKilledWithItsChildren(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	// The child holds the tool's stdout, so that nothing but its end closes it.
+	l.restartWith(filepath.Join(l.dir, "runner"), `
+case "$1" in version) echo '{"terraform_version":"1.12.6"}'; exit;; esac
+trap '' INT
+sleep 300 &
+echo "$!" >'`+l.dir+`/child.new' && mv '`+l.dir+`/child.new' '`+l.dir+`/child'
+wait; wait
+`, 200*time.Millisecond)
+	object := l.object("stubborn", greeting)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(l.dir + "/child"); err == nil {
+				cancel()
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	began := time.Now()
+	result, _ := l.runContext(ctx, l.planRequest(object, &runnerpb.PlanOptions{}), &transcript{})
+	if result.GetOutcome() != runnerpb.Outcome_OUTCOME_CANCELLED {
+		t.Errorf("result = %v, want it cancelled", result)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("the cancellation took %v: it waited for the grandchild", took)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(l.readFile(l.dir + "/child")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); syscall.Kill(child, 0) == nil && !isZombie(child); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the grandchild still runs")
+		}
+	}
+}
+
+// isZombie says whether a process ended and nobody collected it: in a container nobody may.
+func isZombie(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+func TestCancellingAtAnyTimeNeverPanicsAndLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	object := l.object("racy", greeting)
+	l.settle(object)
+	for i := range 40 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*4*time.Millisecond)
+		result, _ := l.runContext(ctx, l.planRequest(object, &runnerpb.PlanOptions{}), &transcript{})
+		cancel()
+		if o := result.GetOutcome(); o != runnerpb.Outcome_OUTCOME_SUCCEEDED && o != runnerpb.Outcome_OUTCOME_CANCELLED {
+			t.Errorf("cancelled after %d ms: %v", i*4, result)
+		}
+	}
+	if plan := l.plan(object, &runnerpb.PlanOptions{}); plan.GetChanges() {
+		t.Errorf("plan = %v, want no changes", plan)
+	}
 }

@@ -255,5 +255,6 @@ func (op *operation) cleanUp(ctx context.Context) error {
 		op.record.head = nil
 		errs = append(errs, op.deleteParts(ctx, head), client.IgnoreNotFound(op.client.Delete(ctx, head)))
 	}
+	op.cleaned = errors.Join(errs...) == nil
 	return errors.Join(errs...)
 }

@@ -79,19 +79,11 @@ func (op *operation) computeBasis() error {
 	return nil
 }
 
-// finish ends the journal; nothing of the tools runs any more.
-func (op *operation) finish() {
-	if op.journal != nil {
-		_ = op.journal.close() // at worst the next operation looks for a stale lock
-	}
-}
-
 func (op *operation) plan(ctx context.Context) (*runnerpb.Result, error) {
 	options := op.request.GetPlan()
 	if err := op.prepare(ctx, preparation{kept: op.keptUse(options.GetDestroy())}); err != nil {
 		return nil, err
 	}
-	defer op.finish()
 	if options.GetIfChanged() && !options.GetForce() && bytes.Equal(op.record.Planned, op.basis) {
 		return op.unchanged(ctx, true)
 	}
@@ -197,9 +189,9 @@ func (op *operation) unchanged(ctx context.Context, skipped bool) (*runnerpb.Res
 		if written, err = op.refreshOutputs(ctx, op.request.GetPlan().GetForce()); err != nil {
 			return nil, err
 		}
-	}
-	if err := op.keepForDestroy(); err != nil {
-		return nil, err
+		if err := op.keepForDestroy(); err != nil {
+			return nil, err
+		}
 	}
 	if err := op.saveRecord(ctx); err != nil {
 		return nil, err
@@ -382,6 +374,6 @@ func (op *operation) keepForDestroy() error {
 	if module == nil {
 		op.warnings = append(op.warnings, fmt.Sprintf("the module is larger than %d KiB compressed, so that its source has to exist until the object is destroyed", maxKeptSource>>10))
 	}
-	op.record.Applied = &kept{Basis: op.basis, Revision: op.revision(), Module: module, Inputs: op.inputs}
+	op.record.Applied = &kept{Basis: op.basis, Revision: op.revision(), Module: module, Inputs: op.inputs, Secrets: op.inputs.secrets}
 	return nil
 }

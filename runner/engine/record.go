@@ -78,6 +78,18 @@ type kept struct {
 	Revision string  `json:"revision,omitempty"`
 	Module   []byte  `json:"module,omitempty"` // tar.gz
 	Inputs   *inputs `json:"inputs,omitempty"`
+	// Secrets are the values among the inputs that are not to be shown.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// inputs of the last apply; nil when none are kept.
+func (k *kept) inputs() *inputs {
+	if k == nil || k.Inputs == nil {
+		return nil
+	}
+	in := *k.Inputs
+	in.secrets = k.Secrets
+	return &in
 }
 
 func (r *record) keepsModule() bool { return r != nil && r.Applied != nil && r.Applied.Module != nil }

@@ -114,7 +114,18 @@ func (op *operation) openWorkspace(ctx context.Context, kept bool) error {
 	if err := op.placeWorkspace(hex.EncodeToString(sum[:16]), temp, digest); err != nil {
 		return err
 	}
-	return errors.Join(os.MkdirAll(filepath.Dir(index), 0o700), writeFile(index, []byte(op.workspace.key)))
+	return writeIndex(index, op.workspace.key)
+}
+
+// maxIndex bounds the index; a source that drops out of it is extracted once more.
+const maxIndex = 128
+
+func writeIndex(path, key string) error {
+	dir := filepath.Dir(path)
+	if entries, err := os.ReadDir(dir); err == nil && len(entries) >= maxIndex {
+		_ = os.RemoveAll(dir)
+	}
+	return errors.Join(os.MkdirAll(dir, 0o700), writeFile(path, []byte(key)))
 }
 
 // indexPath names the file that says which workspace a whole source leads to,
