@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -176,9 +177,7 @@ func (w *workspace) pid() int {
 // toolEnv is the whole environment of the tool.
 func (op *operation) toolEnv(w *workspace) map[string]string {
 	env := map[string]string{}
-	for name, value := range op.engine.options.Env {
-		env[name] = value
-	}
+	maps.Copy(env, op.engine.options.Env)
 	env["TF_DATA_DIR"] = w.data
 	env["TF_CLI_CONFIG_FILE"] = w.cliConfig(op.engine.options.CLIConfig)
 	env["CHECKPOINT_DISABLE"] = "1"

@@ -38,9 +38,9 @@ func terminal(reason, format string, args ...any) error {
 	return &failure{kind: runnerpb.Failure_KIND_TERMINAL, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// waiting is for something that the object refers to and that is not there yet.
-func waiting(reason, format string, args ...any) error {
-	return &failure{kind: runnerpb.Failure_KIND_WAITING, reason: reason, message: fmt.Sprintf(format, args...)}
+// waiting is for an input that the object refers to and that is not there yet.
+func waiting(format string, args ...any) error {
+	return &failure{kind: kindWaiting, reason: infrav1.InputNotFoundReason, message: fmt.Sprintf(format, args...)}
 }
 
 // retry is for what may go away by itself.

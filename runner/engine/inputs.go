@@ -158,7 +158,7 @@ func (r *resolver) variablesFrom(ctx context.Context, field string, from infrav1
 	for _, key := range keys {
 		value, found := data[key.From]
 		if !found {
-			return waiting(infrav1.InputNotFoundReason, "%s %s/%s has no key %q (%s)", from.Kind, r.op.object.Namespace, from.Name, key.From, field)
+			return waiting("%s %s/%s has no key %q (%s)", from.Kind, r.op.object.Namespace, from.Name, key.From, field)
 		}
 		variable, err := asVariable(field+" key "+key.From, value, from.GetFormat())
 		if err != nil {
@@ -214,7 +214,7 @@ func (r *resolver) backend(ctx context.Context) error {
 		for _, key := range keys {
 			value, found := data[key]
 			if !found {
-				return waiting(infrav1.InputNotFoundReason, "%s %s/%s has no key %q (%s)", from.Kind, r.op.object.Namespace, from.Name, key, field)
+				return waiting("%s %s/%s has no key %q (%s)", from.Kind, r.op.object.Namespace, from.Name, key, field)
 			}
 			if r.inputs.Backend == nil {
 				r.inputs.Backend = map[string]string{}
@@ -232,7 +232,7 @@ func (r *resolver) key(ctx context.Context, field string, kind infrav1.ConfigKin
 	}
 	value, found := data[key]
 	if !found {
-		return nil, waiting(infrav1.InputNotFoundReason, "%s %s/%s has no key %q (%s)", kind, r.op.object.Namespace, name, key, field)
+		return nil, waiting("%s %s/%s has no key %q (%s)", kind, r.op.object.Namespace, name, key, field)
 	}
 	return value, nil
 }
@@ -263,7 +263,7 @@ func (r *resolver) object(ctx context.Context, field string, kind infrav1.Config
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, waiting(infrav1.InputNotFoundReason, "%s %q not found in namespace %s (%s)", kind, name, key.Namespace, field)
+		return nil, waiting("%s %q not found in namespace %s (%s)", kind, name, key.Namespace, field)
 	case err != nil:
 		return nil, retry(infrav1.InputNotFoundReason, err, "%s", field)
 	}
@@ -277,14 +277,14 @@ func (r *resolver) terraformOutput(ctx context.Context, field string, ref *infra
 	from := &infrav1.Terraform{}
 	err := r.op.client.Get(ctx, client.ObjectKey{Namespace: r.op.object.Namespace, Name: ref.Name}, from)
 	if apierrors.IsNotFound(err) {
-		return nil, waiting(infrav1.InputNotFoundReason, "Terraform %s/%s not found (%s)", r.op.object.Namespace, ref.Name, field)
+		return nil, waiting("Terraform %s/%s not found (%s)", r.op.object.Namespace, ref.Name, field)
 	}
 	if err != nil {
 		return nil, retry(infrav1.InputNotFoundReason, err, "%s", field)
 	}
 	i := slices.IndexFunc(from.Status.Outputs, func(o infrav1.OutputStatus) bool { return o.Name == ref.Output })
 	if i < 0 {
-		return nil, waiting(infrav1.InputNotFoundReason, "Terraform %s/%s has no output %q yet (%s)", from.Namespace, from.Name, ref.Output, field)
+		return nil, waiting("Terraform %s/%s has no output %q yet (%s)", from.Namespace, from.Name, ref.Output, field)
 	}
 	if value := from.Status.Outputs[i].Value; value != nil {
 		return value.Raw, nil

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"reflect"
 	"slices"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
@@ -183,7 +182,10 @@ func (op *operation) writeTarget(ctx context.Context, target *infrav1.OutputTarg
 	if !missing && !op.owns(object) {
 		return terminal(infrav1.OutputConflictReason, "spec.outputs: %s %s/%s exists and was not made for this object; choose another name or remove it", target.Kind, object.GetNamespace(), object.GetName())
 	}
-	before := object.DeepCopyObject()
+	before := op.newTarget(*target)
+	setData(before, getData(object))
+	before.SetLabels(object.GetLabels())
+	before.SetAnnotations(object.GetAnnotations())
 	setData(object, data)
 	labels := maps.Clone(target.Labels)
 	if labels == nil {
@@ -207,18 +209,28 @@ func (op *operation) writeTarget(ctx context.Context, target *infrav1.OutputTarg
 }
 
 // sameOutputs compares what we write, so that nothing is written twice.
-func sameOutputs(a, b any) bool {
-	before, after := a.(client.Object), b.(client.Object)
+func sameOutputs(before, after client.Object) bool {
 	if !maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) {
 		return false
 	}
-	switch o := before.(type) {
+	return maps.EqualFunc(getData(before), getData(after), bytes.Equal)
+}
+
+func getData(object client.Object) map[string][]byte {
+	switch o := object.(type) {
 	case *corev1.Secret:
-		return reflect.DeepEqual(o.Data, after.(*corev1.Secret).Data)
+		return o.Data
 	case *corev1.ConfigMap:
-		return maps.Equal(o.Data, after.(*corev1.ConfigMap).Data) && len(o.BinaryData) == 0
+		data := maps.Clone(o.BinaryData)
+		if data == nil {
+			data = map[string][]byte{}
+		}
+		for key, value := range o.Data {
+			data[key] = []byte(value)
+		}
+		return data
 	}
-	return false
+	return nil
 }
 
 // owns says whether the runner made that Secret or ConfigMap for this object.

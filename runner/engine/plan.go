@@ -10,9 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
-	tfjson "github.com/hashicorp/terraform-json"
-
 	"github.com/hashicorp/terraform-exec/tfexec"
+	tfjson "github.com/hashicorp/terraform-json"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"

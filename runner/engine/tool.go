@@ -41,7 +41,7 @@ func (e *Engine) newTool(ctx context.Context, name, program string) (*tool, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "version", "-json") //nolint:gosec // the program is the operator's choice
+	cmd := exec.CommandContext(ctx, program, "version", "-json")
 	// The tools warn on stdout, before the JSON, about a configuration file
 	// that the environment names and that is not there.
 	cmd.Env = append(os.Environ(), "TF_CLI_CONFIG_FILE="+e.options.CLIConfig, "CHECKPOINT_DISABLE=1")

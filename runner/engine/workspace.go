@@ -28,14 +28,12 @@ const maxSourceSize = 2 << 30
 // workspace is an initialised copy of the object's module. It is addressed by
 // its content, so that a commit that does not touch the module reuses it.
 type workspace struct {
-	key    string // digest of everything that an initialisation depends on
-	dir    string
-	tree   string // the source
-	module string // the root module in it; the tool's working directory
-	data   string // TF_DATA_DIR
-
+	key          string // digest of everything that an initialisation depends on
+	dir          string
+	tree         string // the source
+	module       string // the root module in it; the tool's working directory
+	data         string // TF_DATA_DIR
 	moduleDigest string
-	files        moduleFiles
 }
 
 func (op *operation) newWorkspace(key string) (*workspace, error) {

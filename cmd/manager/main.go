@@ -1,0 +1,36 @@
+// Command manager runs Terrace's controllers.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/fluxcd/pkg/runtime/logger"
+	flag "github.com/spf13/pflag"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func main() {
+	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "manager:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	var opts options
+	flags := flag.NewFlagSet("manager", flag.ContinueOnError)
+	opts.bind(flags)
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	logger.SetLogger(logger.NewLogger(opts.log))
+	if err := opts.complete(); err != nil {
+		return err
+	}
+	return setup(ctx, &opts)
+}

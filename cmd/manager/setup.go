@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	runtimeclient "github.com/fluxcd/pkg/runtime/client"
+	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
+	"github.com/fluxcd/pkg/runtime/events"
+	"github.com/fluxcd/pkg/runtime/leaderelection"
+	"github.com/fluxcd/pkg/runtime/metrics"
+	"github.com/fluxcd/pkg/runtime/pprof"
+	"github.com/fluxcd/pkg/runtime/probes"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/internal/artifact"
+	"github.com/terrace-dev/terrace/internal/controller/terraform"
+)
+
+// controllerName is what events are reported as and what the leader election is
+// named after. Changing it makes two versions of the manager lead at the same time.
+const controllerName = "terrace"
+
+// setup runs the manager until the context ends. The embedded runner ends first:
+// its tools are interrupted gracefully, and meanwhile the manager keeps the
+// leadership and records what they report.
+func setup(ctx context.Context, opts *options) error {
+	config := runtimeclient.GetConfigOrDie(opts.client)
+	mgr, err := newManager(config, opts)
+	if err != nil {
+		return err
+	}
+	managing, stopManaging := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopManaging()
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+
+	embedded, err := newEmbeddedRunner(ctx, config, opts)
+	if err != nil {
+		return fmt.Errorf("embedded runner: %w", err)
+	}
+	if err := addTerraform(managing, mgr, embedded.runners(), opts); err != nil {
+		return err
+	}
+	var group errgroup.Group
+	group.Go(func() error {
+		defer stopManaging()
+		return embedded.serve(serving)
+	})
+	group.Go(func() error {
+		defer stopServing()
+		return mgr.Start(managing)
+	})
+	return group.Wait()
+}
+
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(infrav1.AddToScheme(scheme))
+	utilruntime.Must(sourcev1.AddToScheme(scheme))
+	return scheme
+}
+
+func newManager(config *rest.Config, opts *options) (ctrl.Manager, error) {
+	selector, err := runtimectrl.GetWatchSelector(opts.watch)
+	if err != nil {
+		return nil, fmt.Errorf("--watch-label-selector: %w", err)
+	}
+	leaderID := controllerName
+	if opts.watch.LabelSelector != "" {
+		leaderID = leaderelection.GenerateID(controllerName, opts.watch.LabelSelector)
+	}
+	cacheOptions := cache.Options{
+		ByObject:         map[client.Object]cache.ByObject{&infrav1.Terraform{}: {Label: selector}},
+		DefaultTransform: cache.TransformStripManagedFields(),
+	}
+	if !opts.watch.AllNamespaces {
+		cacheOptions.DefaultNamespaces = map[string]cache.Config{opts.namespace: {}}
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: newScheme(),
+		Logger: ctrl.Log,
+		Cache:  cacheOptions,
+		Client: client.Options{Cache: &client.CacheOptions{
+			// Nothing of a tenant's Secrets and ConfigMaps is ever kept here.
+			DisableFor:                      []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
+			EnableReadYourWritesConsistency: &opts.readYourWrites,
+		}},
+		Metrics:                       metricsserver.Options{BindAddress: opts.metricsAddr, ExtraHandlers: pprof.GetHandlers()},
+		HealthProbeBindAddress:        opts.healthAddr,
+		LeaderElection:                opts.leaderElection.Enable,
+		LeaderElectionID:              leaderID,
+		LeaderElectionNamespace:       opts.namespace,
+		LeaderElectionReleaseOnCancel: opts.leaderElection.ReleaseOnCancel,
+		LeaseDuration:                 &opts.leaderElection.LeaseDuration,
+		RenewDeadline:                 &opts.leaderElection.RenewDeadline,
+		RetryPeriod:                   &opts.leaderElection.RetryPeriod,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("manager: %w", err)
+	}
+	probes.SetupChecks(mgr, ctrl.Log.WithName("setup"))
+	return mgr, nil
+}
+
+func addTerraform(ctx context.Context, mgr ctrl.Manager, runners terraform.Runners, opts *options) error {
+	recorder, err := events.NewRecorder(ctrl.Log, opts.eventsAddr, controllerName, events.WithManager(mgr))
+	if err != nil {
+		return fmt.Errorf("--events-addr: %w", err)
+	}
+	gotk := metrics.NewRecorder()
+	ctrlmetrics.Registry.MustRegister(gotk.Collectors()...)
+	return (&terraform.Reconciler{
+		Client:                mgr.GetClient(),
+		Metrics:               runtimectrl.NewMetrics(mgr, gotk, infrav1.Finalizer),
+		APIReader:             mgr.GetAPIReader(),
+		Recorder:              recorder,
+		Runners:               runners,
+		Fetcher:               artifact.New(artifact.Options{Dir: opts.storagePath, Retries: opts.httpRetry}),
+		NoCrossNamespaceRefs:  opts.acl.NoCrossNamespaceRefs,
+		DefaultServiceAccount: opts.defaultServiceAccount,
+		RequeueDependency:     opts.requeueDependency,
+	}).SetupWithManager(ctx, mgr, terraform.SetupOptions{
+		Concurrent:  opts.concurrent,
+		RateLimiter: runtimectrl.GetRateLimiter(opts.rateLimiter),
+	})
+}

@@ -1,0 +1,239 @@
+package terraform
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/internal/operation"
+	"github.com/terrace-dev/terrace/internal/reconcile"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
+)
+
+// attempt is what the controller remembers about an operation that it started.
+type attempt struct {
+	// Generation and Source are what the operation works on.
+	Generation int64
+	Source     *infrav1.SourceStatus
+	// PlanID is the plan that it applies.
+	PlanID string
+	// RequestedAt, ForceAt and ResetAt are the requests that it answers.
+	RequestedAt, ForceAt, ResetAt string
+	// StartedAt is when the operation was decided upon.
+	StartedAt time.Time
+	// IfChanged says that the runner may have skipped the plan.
+	IfChanged bool
+	// Deletion says that the operation is a part of the object's deletion.
+	Deletion bool
+	// Retry says that the operation follows a failure, which stays in Ready meanwhile.
+	Retry bool
+}
+
+// act does what was decided.
+func (r *Reconciler) act(ctx context.Context, s *scope, d decision) (reconcile.Result, error) {
+	switch d.Action {
+	case actionPlan:
+		return r.start(ctx, s, d, planRequest(d, false))
+	case actionApply:
+		return r.start(ctx, s, d, applyRequest(s.obj))
+	case actionNone:
+		return reconcile.Unchanged().After(s.until(d.Wake)), nil
+	default:
+		return s.rest(d.Cause).After(s.until(d.Wake)), nil
+	}
+}
+
+// until returns the time until a moment, at least a little, and zero for none.
+func (s *scope) until(moment time.Time) time.Duration {
+	if moment.IsZero() {
+		return 0
+	}
+	return max(moment.Sub(s.now), time.Millisecond)
+}
+
+func planRequest(d decision, destroy bool) *runnerpb.StartOperationRequest {
+	return &runnerpb.StartOperationRequest{
+		Type: runnerpb.OperationType_OPERATION_TYPE_PLAN,
+		Options: &runnerpb.StartOperationRequest_Plan{Plan: &runnerpb.PlanOptions{
+			IfChanged: d.IfChanged, Save: d.Save, Force: d.Force, Destroy: destroy,
+		}},
+	}
+}
+
+func applyRequest(obj *infrav1.Terraform) *runnerpb.StartOperationRequest {
+	return &runnerpb.StartOperationRequest{
+		Type: runnerpb.OperationType_OPERATION_TYPE_APPLY,
+		Options: &runnerpb.StartOperationRequest_Apply{Apply: &runnerpb.ApplyOptions{
+			PlanId: obj.Status.Plan.ID,
+		}},
+	}
+}
+
+// start writes down what is about to happen, as far as it has to be known after a
+// crash or should be seen, and hands the operation to the tracker. It does not
+// wait for anything but the API server.
+func (r *Reconciler) start(ctx context.Context, s *scope, d decision, request *runnerpb.StartOperationRequest) (reconcile.Result, error) {
+	name, target, err := r.Runners.Runner(ctx, s.obj)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	made := s.attempt(request, d)
+	request.Id = fmt.Sprintf("%s-%s", shortType(request.GetType()), utilrand.String(12))
+	result := reconcile.Unchanged()
+	if made.PlanID != "" {
+		conditions.Delete(s.obj, infrav1.ApprovalRequiredCondition)
+	}
+	if d.Visibility == operation.Full {
+		result = s.announce(request, made, name)
+	}
+	if made.ResetAt != "" || d.fresh() {
+		s.obj.Status.Failures, s.obj.Status.NextRetryAt = 0, nil
+	}
+	if err := r.complete(s, request); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := s.patcher.Status(ctx, s.obj); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.forgetFinished(s)
+	r.tracker.Follow(operation.Spec[attempt]{
+		UID: s.obj.UID, Name: client.ObjectKeyFromObject(s.obj), Request: request, Runner: target,
+		Source: r.sourceFunc(s.artifact), SourceOptional: made.Deletion,
+		Visibility: d.Visibility, Meta: made,
+	})
+	s.memory.attempted, s.memory.owed, s.memory.owedForce = made.Generation, false, false
+	log.FromContext(ctx).Info("started operation", "operation", request.GetId(), "type", shortType(request.GetType()), "cause", d.Cause)
+	return result, nil
+}
+
+// attempt remembers what an operation is for.
+func (s *scope) attempt(request *runnerpb.StartOperationRequest, d decision) attempt {
+	return attempt{
+		Generation:  s.obj.Generation,
+		Source:      sourceStatus(s.artifact),
+		PlanID:      request.GetApply().GetPlanId(),
+		RequestedAt: s.requestToken(),
+		ForceAt:     s.forceToken(),
+		ResetAt:     s.resetToken(),
+		StartedAt:   s.now,
+		IfChanged:   request.GetPlan().GetIfChanged(),
+		Deletion:    !s.obj.DeletionTimestamp.IsZero(),
+		Retry:       d.Cause == causeRetry,
+	}
+}
+
+// announce puts the operation into status: its intent, before it has any effect.
+func (s *scope) announce(request *runnerpb.StartOperationRequest, made attempt, runnerName string) reconcile.Result {
+	status := &s.obj.Status
+	now := metav1.NewTime(s.now.UTC().Truncate(time.Second))
+	text := workText(s.obj, request.GetType(), made)
+	status.Operation = &infrav1.OperationStatus{
+		ID:         request.GetId(),
+		Type:       operationType(request.GetType()),
+		Runner:     runnerName,
+		Phase:      infrav1.OperationPending,
+		Message:    text,
+		StartedAt:  &now,
+		PlanID:     made.PlanID,
+		Generation: made.Generation,
+	}
+	if made.Source != nil {
+		status.Operation.Revision = made.Source.Revision
+		status.Source, status.LastAttemptedRevision = made.Source, made.Source.Revision
+	}
+	if plan := status.Plan; plan != nil && made.PlanID == plan.ID && plan.ApprovedAt == nil {
+		plan.ApprovedAt = &now
+	}
+	result := reconcile.Progressing(meta.ProgressingReason, text)
+	reconcile.MarkProgressing(s.obj, result)
+	return result
+}
+
+// complete fills in what every request carries: the object, so that both sides act
+// on the same version of it, its source, and its timeout.
+func (r *Reconciler) complete(s *scope, request *runnerpb.StartOperationRequest) error {
+	obj := s.obj.DeepCopy()
+	obj.SetGroupVersionKind(infrav1.GroupVersion.WithKind(infrav1.TerraformKind))
+	obj.ManagedFields = nil
+	obj.Spec.Runner.ServiceAccountName = r.serviceAccount(obj)
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return fmt.Errorf("serialising the object for the runner: %w", err)
+	}
+	request.Object = data
+	request.TimeoutSeconds = int64(max(obj.GetTimeout().Seconds(), 1))
+	if s.artifact != nil {
+		request.Source = &runnerpb.Source{Digest: s.artifact.Digest, Revision: s.artifact.Revision}
+	}
+	return nil
+}
+
+// serviceAccount returns the account that the object's runner acts as. The
+// operator's default takes the place of the API's.
+func (r *Reconciler) serviceAccount(obj *infrav1.Terraform) string {
+	name := obj.Spec.Runner.GetServiceAccountName()
+	if r.DefaultServiceAccount != "" && name == infrav1.DefaultRunnerServiceAccountName {
+		return r.DefaultServiceAccount
+	}
+	return name
+}
+
+// forgetFinished drops the operation whose result is written.
+func (r *Reconciler) forgetFinished(s *scope) {
+	if s.finished != "" {
+		r.tracker.Forget(s.obj.UID, s.finished)
+		s.finished = ""
+	}
+}
+
+// operationType is a protocol's operation type as the API names it.
+func operationType(t runnerpb.OperationType) infrav1.OperationType {
+	switch t {
+	case runnerpb.OperationType_OPERATION_TYPE_APPLY:
+		return infrav1.OperationApply
+	case runnerpb.OperationType_OPERATION_TYPE_DESTROY:
+		return infrav1.OperationDestroy
+	case runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK:
+		return infrav1.OperationForceUnlock
+	case runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN:
+		return infrav1.OperationShowPlan
+	default:
+		return infrav1.OperationPlan
+	}
+}
+
+// requestType is the reverse of operationType.
+func requestType(t infrav1.OperationType) runnerpb.OperationType {
+	switch t {
+	case infrav1.OperationApply:
+		return runnerpb.OperationType_OPERATION_TYPE_APPLY
+	case infrav1.OperationDestroy:
+		return runnerpb.OperationType_OPERATION_TYPE_DESTROY
+	case infrav1.OperationForceUnlock:
+		return runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK
+	case infrav1.OperationShowPlan:
+		return runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN
+	default:
+		return runnerpb.OperationType_OPERATION_TYPE_PLAN
+	}
+}
+
+func shortType(t runnerpb.OperationType) string {
+	switch operationType(t) {
+	case infrav1.OperationApply:
+		return "apply"
+	case infrav1.OperationDestroy:
+		return "destroy"
+	default:
+		return "plan"
+	}
+}

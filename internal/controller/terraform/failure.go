@@ -1,0 +1,129 @@
+package terraform
+
+import (
+	"errors"
+	"time"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/internal/operation"
+	"github.com/terrace-dev/terrace/internal/reconcile"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
+)
+
+// maxStale is how many plans in a row may be stale when they are applied before
+// the object backs off: somebody else keeps changing the state.
+const maxStale = 3
+
+// callFailure maps errors of calls to the runner and of the source on its way to it.
+func (r *Reconciler) callFailure(s *scope, err error) error {
+	if source, ok := errors.AsType[*operation.SourceError](err); ok {
+		return r.sourceFailure(source.Err)
+	}
+	return runnerFailure(err, s.obj)
+}
+
+// recordFailure notes how an operation failed, by the kind that the runner gave.
+func (s *scope) recordFailure(snapshot operation.Snapshot[attempt]) {
+	failure := snapshot.Result.GetFailure()
+	if failure.GetKind() == runnerpb.Failure_KIND_STALE_PLAN && s.memory.stale < maxStale {
+		s.memory.stale++
+		s.stale = true
+		return
+	}
+	if failure.GetKind() == runnerpb.Failure_KIND_LOCKED {
+		s.recordLock(failure)
+	}
+	if isOutputReason(failure.GetReason()) && snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY && snapshot.Result.GetApply() != nil {
+		s.recordApply(snapshot) // what failed is telling others about it
+	}
+	s.fail(snapshot, toolFailure(failure, s.obj.GetRetryInterval()))
+}
+
+// fail notes a failure in the operation's own condition.
+func (s *scope) fail(snapshot operation.Snapshot[attempt], err error) {
+	s.failure = err
+	if status := &s.obj.Status; status.Failures == 0 {
+		// A failure must be remembered even if a later phase has something else to report.
+		status.Failures, s.counted = 1, true
+	}
+	reason, message := reconcile.ReasonOf(err), err.Error()
+	condition := infrav1.PlannedCondition
+	switch {
+	case isOutputReason(reason):
+		condition = infrav1.OutputsWrittenCondition
+	case snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY:
+		condition = infrav1.AppliedCondition
+	case snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_DESTROY:
+		condition = ""
+	}
+	if condition != "" {
+		conditions.MarkFalse(s.obj, condition, reason, "%s", message)
+	}
+	if snapshot.Type != runnerpb.OperationType_OPERATION_TYPE_PLAN {
+		result := infrav1.OperationFailed
+		if snapshot.Result.GetOutcome() == runnerpb.Outcome_OUTCOME_CANCELLED {
+			result = infrav1.OperationCancelled
+		}
+		s.remember(snapshot, result, message)
+	}
+}
+
+// fallThrough returns the failure of the operation as the outcome of the
+// reconciliation. Retries are counted where their delay is computed.
+func (s *scope) fallThrough(err error) error {
+	if s.counted && reconcile.KindOf(err) == reconcile.KindRetry {
+		s.obj.Status.Failures, s.counted = 0, false
+	}
+	return err
+}
+
+// recordLock notes who holds the lock that stands in the way.
+func (s *scope) recordLock(failure *runnerpb.Failure) {
+	lock := failure.GetLock()
+	if lock == nil {
+		return
+	}
+	status := &infrav1.LockStatus{ID: lock.GetId(), Who: lock.GetWho(), Operation: lock.GetOperation()}
+	held := ""
+	if lock.GetCreatedUnix() > 0 {
+		created := time.Unix(lock.GetCreatedUnix(), 0).UTC()
+		status.CreatedAt = new(metav1.NewTime(created))
+		held = " since " + created.Format(time.RFC3339)
+	}
+	s.obj.Status.Lock = status
+	conditions.MarkTrue(s.obj, infrav1.StateLockedCondition, infrav1.StateLockedReason,
+		"%s holds the lock %s of the state%s (%s). If nothing works on the state any more, set spec.stateLock.id to %s to release it",
+		lock.GetWho(), lock.GetId(), held, lock.GetOperation(), lock.GetId())
+}
+
+// isOutputReason tells failures that concern the outputs only.
+func isOutputReason(reason string) bool {
+	switch reason {
+	case infrav1.OutputsFailedReason, infrav1.OutputConflictReason, infrav1.OutputSensitiveReason, infrav1.OutputNotFoundReason:
+		return true
+	default:
+		return false
+	}
+}
+
+// toolFailure maps a runner's failure to the kinds of this operator, one to one.
+func toolFailure(failure *runnerpb.Failure, retryInterval time.Duration) error {
+	reason, message := failure.GetReason(), failure.GetMessage()
+	if reason == "" {
+		reason = infrav1.RunnerFailedReason
+	}
+	if message == "" {
+		message = "the runner reported a failure without a message"
+	}
+	switch failure.GetKind() {
+	case runnerpb.Failure_KIND_TERMINAL:
+		return reconcile.Terminal(reason, message)
+	case runnerpb.Failure_KIND_WAITING:
+		return reconcile.Waiting(retryInterval, reason, message)
+	default:
+		return reconcile.Retry(reason, errors.New(message))
+	}
+}

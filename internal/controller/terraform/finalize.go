@@ -1,0 +1,176 @@
+package terraform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/internal/operation"
+	"github.com/terrace-dev/terrace/internal/reconcile"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
+)
+
+// orphanHint is the way out of every blocked deletion.
+const orphanHint = "to delete the object and leave the resources as they are, set spec.deletionPolicy to Orphan"
+
+// deletion is what happens to an object with a deletion timestamp, suspended or not.
+func (r *Reconciler) deletion() []reconcile.Phase[*scope] {
+	return []reconcile.Phase[*scope]{
+		r.ours,
+		r.collectForDeletion,
+		r.orphan,
+		r.destroySource,
+		r.destroy,
+	}
+}
+
+// ours ends the reconciliation of objects that wait for somebody else's finalizer.
+func (r *Reconciler) ours(_ context.Context, s *scope) (reconcile.Result, error) {
+	if controllerutil.ContainsFinalizer(s.obj, infrav1.Finalizer) {
+		return reconcile.Continue(), nil
+	}
+	s.gone = true
+	r.memories.forget(s.obj.UID)
+	return reconcile.Unchanged(), nil
+}
+
+// collectForDeletion waits for a running operation. A plan that does not belong to
+// the deletion is cancelled; an apply never is.
+func (r *Reconciler) collectForDeletion(ctx context.Context, s *scope) (reconcile.Result, error) {
+	result, err := r.collect(ctx, s)
+	if err != nil {
+		if s.obj.GetDeletionPolicy() == infrav1.DeletionOrphan {
+			log.FromContext(ctx).Error(err, "the operation of a deleted object cannot be followed; orphaning its resources")
+			return reconcile.Continue(), nil
+		}
+		return reconcile.Result{}, deletionFailure(err)
+	}
+	snapshot, tracked := r.tracker.Get(s.obj.UID)
+	if !tracked || snapshot.Done {
+		return result, nil
+	}
+	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_PLAN && !snapshot.Meta.Deletion {
+		if err := r.tracker.Cancel(ctx, s.obj.UID); err != nil {
+			log.FromContext(ctx).Info("the plan of a deleted object could not be cancelled and is waited for", "error", err.Error())
+		}
+		return reconcile.Progressing(meta.ProgressingReason, "Deletion waits until the running plan has stopped"), nil
+	}
+	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY && !snapshot.Meta.Deletion {
+		return reconcile.Progressing(meta.ProgressingReason, fmt.Sprintf(
+			"Deletion waits for the running apply of %s: interrupting it could leave resources that nobody knows%s",
+			snapshot.Meta.PlanID, progressText(s.obj, snapshot))), nil
+	}
+	return result, nil
+}
+
+// orphan ends objects whose resources stay. It needs no runner.
+func (r *Reconciler) orphan(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if s.obj.GetDeletionPolicy() != infrav1.DeletionOrphan {
+		return reconcile.Continue(), nil
+	}
+	return r.release(ctx, s, "")
+}
+
+// destroySource looks for the source. Without it the runner falls back to what it
+// remembers, so nothing about a source blocks a deletion.
+func (r *Reconciler) destroySource(ctx context.Context, s *scope) (reconcile.Result, error) {
+	if _, err := r.resolveSource(ctx, s); err != nil {
+		log.FromContext(ctx).Info("destroying without the source", "reason", err.Error())
+		s.artifact = nil
+	}
+	return reconcile.Continue(), nil
+}
+
+// destroy brings the resources down, after an approval if the spec asks for one.
+func (r *Reconciler) destroy(ctx context.Context, s *scope) (reconcile.Result, error) {
+	f := s.facts()
+	switch {
+	case s.destroyed:
+		return r.release(ctx, s, "All resources are destroyed")
+	case neverUsed(s.obj):
+		return r.release(ctx, s, "")
+	case s.failure != nil && !f.newInput():
+		return reconcile.Result{}, s.fallThrough(deletionFailure(s.failure))
+	case f.Failed && !f.newInput() && s.now.Before(f.RetryAt):
+		return reconcile.Unchanged().After(s.until(f.RetryAt)), nil
+	}
+	d := decision{Action: actionPlan, Cause: causeDeletion, Visibility: operation.Full}
+	switch {
+	case f.GenerationChanged: // the first attempt to destroy, or one after a change of the spec
+		s.obj.Status.Failures, s.obj.Status.NextRetryAt = 0, nil
+	case f.Failed && !f.newInput():
+		d.Cause = causeRetry
+	}
+	var result reconcile.Result
+	var err error
+	switch plan := pendingPlan(s.obj); {
+	case s.obj.Spec.Approval.GetDestroy() != infrav1.DestroyApprovalRequired:
+		result, err = r.start(ctx, s, d, &runnerpb.StartOperationRequest{Type: runnerpb.OperationType_OPERATION_TYPE_DESTROY})
+	case plan == nil || !plan.Destroy || s.stale || s.lost || (f.Failed && !s.succeeded):
+		d.Save = true
+		result, err = r.start(ctx, s, d, planRequest(d, true))
+	case approved(s.obj, plan.ID):
+		result, err = r.start(ctx, s, d, applyRequest(s.obj))
+	default:
+		return s.awaitDestroyApproval(), nil
+	}
+	if err != nil && reconcile.KindOf(err) != reconcile.KindBug {
+		err = deletionFailure(err)
+	}
+	return result, err
+}
+
+func (s *scope) awaitDestroyApproval() reconcile.Result {
+	plan := s.obj.Status.Plan
+	text := fmt.Sprintf("Deletion waits for an approval to destroy (%s: %s); %s; %s",
+		plan.ID, summaryText(plan.Summary), howToApprove(s.obj, plan.ID), orphanHint)
+	conditions.MarkTrue(s.obj, infrav1.ApprovalRequiredCondition, infrav1.ApprovalRequiredReason, "%s", text)
+	return reconcile.Awaiting(infrav1.ApprovalRequiredReason, text)
+}
+
+// neverUsed says that no plan ever succeeded, so that there can be no resources.
+func neverUsed(obj *infrav1.Terraform) bool {
+	status := &obj.Status
+	return !everPlanned(obj) && status.Operation == nil && len(status.History) == 0
+}
+
+// release removes the finalizer; the object is gone after that.
+func (r *Reconciler) release(ctx context.Context, s *scope, message string) (reconcile.Result, error) {
+	controllerutil.RemoveFinalizer(s.obj, infrav1.Finalizer)
+	if err := s.patcher.Metadata(ctx, s.obj); err != nil {
+		return reconcile.Result{}, err
+	}
+	s.gone = true
+	r.forgetFinished(s)
+	r.memories.forget(s.obj.UID)
+	if message != "" {
+		r.event(s.obj, eventNormal, infrav1.DestroyedReason, message)
+	}
+	log.FromContext(ctx).Info("released the object", "deletionPolicy", s.obj.GetDeletionPolicy())
+	return reconcile.Unchanged(), nil
+}
+
+// deletionFailure turns whatever stands in the way of a deletion into a message
+// with the way out. Nothing makes a deletion give up: it is always tried again.
+func deletionFailure(err error) error {
+	reason := reconcile.ReasonOf(err)
+	switch reason {
+	case infrav1.DestroyFailedReason, infrav1.ApplyFailedReason:
+		reason = infrav1.DestroyFailedReason
+	default:
+		reason = infrav1.DeletionBlockedReason
+	}
+	text := fmt.Sprintf("The resources could not be destroyed: %v; %s", err, orphanHint)
+	var typed *reconcile.Error
+	if errors.As(err, &typed) && typed.Kind == reconcile.KindWaiting {
+		return reconcile.Waiting(max(typed.After, time.Second), reason, text)
+	}
+	return reconcile.Retry(reason, errors.New(text))
+}

@@ -1,0 +1,419 @@
+// Package integration_test runs the real manager, as a process, with real
+// OpenTofu against a real API server.
+package integration_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/runtime/conditions/check"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/controlplane"
+	"github.com/terrace-dev/terrace/test/harness"
+)
+
+const (
+	// patience bounds the wait for anything; it is never waited for when all is well.
+	patience = 2 * time.Minute
+	// ownLabel marks objects that the shared manager leaves to a test's own.
+	ownLabel = "test.terrace.dev/manager"
+)
+
+// suite is what all tests share.
+var suite struct {
+	dir     string
+	audit   string
+	program string // the manager, built with the race detector
+	plane   *controlplane.ControlPlane
+	client  client.WithWatch
+	sources *harness.ArtifactServer
+	manager *harness.Manager
+}
+
+func TestMain(m *testing.M) {
+	code, err := runSuite(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runSuite(m *testing.M) (code int, err error) {
+	if suite.dir, err = os.MkdirTemp("", "terrace-integration-"); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(suite.dir)) }()
+	suite.audit = filepath.Join(suite.dir, "audit.log")
+	suite.plane, err = controlplane.Start(controlplane.Options{CRDs: []string{"config/crd/bases"}, FluxCRDs: true, AuditLog: suite.audit})
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, suite.plane.Stop()) }()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme), sourcev1.AddToScheme(scheme)); err != nil {
+		return 1, err
+	}
+	if suite.client, err = client.NewWithWatch(suite.plane.Config, client.Options{Scheme: scheme}); err != nil {
+		return 1, err
+	}
+	if suite.sources, err = harness.NewArtifactServer(); err != nil {
+		return 1, err
+	}
+	defer suite.sources.Stop()
+	if suite.program, err = buildManager("manager", "-race"); err != nil {
+		return 1, err
+	}
+	if suite.manager, err = startManager(context.Background(), suite.program, "shared", "!"+ownLabel); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, suite.manager.Stop()) }()
+	code = m.Run()
+	if code != 0 {
+		fmt.Fprintln(os.Stderr, "the shared manager's log ends:\n"+suite.manager.LastLog())
+	}
+	return code, nil
+}
+
+// buildManager builds the manager from the tree that is tested.
+func buildManager(name string, flags ...string) (string, error) {
+	root, err := controlplane.ModuleRoot()
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(suite.dir, name)
+	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./cmd/manager")...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the manager: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+// startManager starts a manager for the objects that the selector selects. Its
+// OpenTofu is the real one behind a script that writes down each process.
+func startManager(ctx context.Context, program, name, selector string) (*harness.Manager, error) {
+	dir := filepath.Join(suite.dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	tofu, err := harness.Bin("tofu")
+	if err != nil {
+		return nil, err
+	}
+	counted := filepath.Join(dir, "tofu")
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = version ] || echo \"$PWD $1\" >>'%s'\nexec '%s' \"$@\"\n", filepath.Join(dir, "calls"), tofu)
+	if err := os.WriteFile(counted, []byte(script), 0o700); err != nil {
+		return nil, err
+	}
+	return harness.StartManager(ctx, harness.ManagerOptions{
+		Program: program, Kubeconfig: suite.plane.Kubeconfig, Dir: dir, Tofu: counted,
+		Args: []string{"--watch-label-selector=" + selector, "--requeue-dependency=1s", "--log-level=debug", "--http-retry=1", "--runner-capacity=8"},
+	})
+}
+
+// lab is one test's namespace and object.
+type lab struct {
+	t         *testing.T
+	ctx       context.Context
+	namespace string
+	manager   string // directory of the manager that looks after the test
+	object    *infrav1.Terraform
+	seen      int // tool processes that were asked about
+}
+
+// newLab opens a namespace. The object of every test is called "tf".
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{t: t, ctx: t.Context(), namespace: suite.plane.Namespace(t), manager: "shared"}
+	if _, err := harness.OpenNamespace(l.ctx, suite.client, l.namespace); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// own gives the test a manager of its own, which it may kill.
+func (l *lab) own() *harness.Manager { return l.ownProgram(suite.program) }
+
+func (l *lab) ownProgram(program string) *harness.Manager {
+	l.t.Helper()
+	l.manager = l.namespace
+	m, err := startManager(l.ctx, program, l.namespace, ownLabel+"="+l.namespace)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() {
+		if err := m.Stop(); err != nil {
+			l.t.Error(err)
+		}
+		if l.t.Failed() {
+			l.t.Log(m.LastLog())
+		}
+	})
+	return m
+}
+
+// create creates the object; edit completes it. By default it is inline, Auto, and destroyed with its object.
+func (l *lab) create(module string, edit func(*infrav1.Terraform)) {
+	l.t.Helper()
+	o := &infrav1.Terraform{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: "tf"}}
+	o.Spec.Interval = metav1.Duration{Duration: time.Hour}
+	o.Spec.RetryInterval = &metav1.Duration{Duration: time.Second}
+	o.Spec.Approval.Mode = infrav1.ApprovalAuto
+	if module != "" {
+		o.Spec.Inline = map[string]string{"main.tf": module}
+	}
+	if edit != nil {
+		edit(o)
+	}
+	if l.manager != "shared" {
+		o.Labels = map[string]string{ownLabel: l.namespace}
+	}
+	if err := suite.client.Create(l.ctx, o); err != nil {
+		l.t.Fatal(err)
+	}
+	l.object = o
+	l.t.Cleanup(l.conclude)
+}
+
+// conclude checks at the end of every test that the status keeps the contract.
+func (l *lab) conclude() {
+	o := &infrav1.Terraform{}
+	err := suite.client.Get(context.Background(), client.ObjectKeyFromObject(l.object), o)
+	if apierrors.IsNotFound(err) {
+		return
+	}
+	if err != nil {
+		l.t.Error(err)
+		return
+	}
+	check.NewChecker(suite.client, &check.Conditions{
+		NegativePolarity: []string{meta.StalledCondition, meta.ReconcilingCondition},
+	}).WithT(gomega.NewWithT(l.t)).CheckErr(context.Background(), o)
+}
+
+// change edits the object as a user does.
+func (l *lab) change(edit func(*infrav1.Terraform)) {
+	l.t.Helper()
+	o := l.get()
+	before := o.DeepCopy()
+	edit(o)
+	if err := suite.client.Patch(l.ctx, o, client.MergeFrom(before)); err != nil {
+		l.t.Fatal(err)
+	}
+	l.object = o
+}
+
+func (l *lab) annotate(key, value string) {
+	l.t.Helper()
+	l.change(func(o *infrav1.Terraform) { metav1.SetMetaDataAnnotation(&o.ObjectMeta, key, value) })
+}
+
+// request asks for a reconciliation and waits until it was handled.
+func (l *lab) request() *infrav1.Terraform {
+	l.t.Helper()
+	token := time.Now().Format(time.RFC3339Nano)
+	l.annotate(meta.ReconcileRequestAnnotation, token)
+	return l.await("the request to be handled", func(o *infrav1.Terraform) bool {
+		return o.Status.LastHandledReconcileAt == token && conditions.Get(o, meta.ReconcilingCondition) == nil
+	})
+}
+
+func (l *lab) get() *infrav1.Terraform {
+	l.t.Helper()
+	o := &infrav1.Terraform{}
+	if err := suite.client.Get(l.ctx, client.ObjectKeyFromObject(l.object), o); err != nil {
+		l.t.Fatal(err)
+	}
+	return o
+}
+
+// await waits until the object is as wanted; nil stands for an object that is gone.
+func (l *lab) await(what string, wanted func(*infrav1.Terraform) bool) *infrav1.Terraform {
+	l.t.Helper()
+	var last *infrav1.Terraform
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		o := &infrav1.Terraform{}
+		err := suite.client.Get(l.ctx, client.ObjectKeyFromObject(l.object), o)
+		switch {
+		case apierrors.IsNotFound(err):
+			o = nil
+		case err != nil:
+			l.t.Fatal(err)
+		default:
+			last = o
+		}
+		if o == nil && what != gone {
+			l.t.Fatalf("waiting for %s: the object is gone", what)
+		}
+		if wanted(o) {
+			return o
+		}
+	}
+	status, _ := json.MarshalIndent(last.Status, "", " ")
+	l.t.Fatalf("waited %v for %s; the status is %s", patience, what, status)
+	return nil
+}
+
+const gone = "the object to go"
+
+func (l *lab) awaitGone() {
+	l.t.Helper()
+	l.await(gone, func(o *infrav1.Terraform) bool { return o == nil })
+}
+
+func (l *lab) awaitReady() *infrav1.Terraform {
+	l.t.Helper()
+	return l.await("the object to be ready", isReady)
+}
+
+func isReady(o *infrav1.Terraform) bool {
+	return o.Status.ObservedGeneration == o.Generation && apimeta.IsStatusConditionTrue(o.Status.Conditions, meta.ReadyCondition)
+}
+
+// awaitReason waits until Ready is false for that reason and returns the message.
+func (l *lab) awaitReason(reason string) (*infrav1.Terraform, string) {
+	l.t.Helper()
+	o := l.await("reason "+reason, func(o *infrav1.Terraform) bool { return readyReason(o) == reason })
+	return o, conditions.GetMessage(o, meta.ReadyCondition)
+}
+
+func readyReason(o *infrav1.Terraform) string { return conditions.GetReason(o, meta.ReadyCondition) }
+
+func (l *lab) wantMessage(message string, want ...string) {
+	l.t.Helper()
+	for _, part := range want {
+		if !strings.Contains(message, part) {
+			l.t.Errorf("message %q does not contain %q", message, part)
+		}
+	}
+}
+
+// processes returns the object's tool processes since the last call.
+func (l *lab) processes() []string {
+	l.t.Helper()
+	text, err := os.ReadFile(filepath.Join(suite.dir, l.manager, "calls"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		l.t.Fatal(err)
+	}
+	var calls []string
+	for line := range bytes.Lines(text) {
+		dir, command, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		if strings.Contains(dir, string(l.object.UID)) {
+			calls = append(calls, command)
+		}
+	}
+	fresh := calls[l.seen:]
+	l.seen = len(calls)
+	return fresh
+}
+
+func (l *lab) wantProcesses(want ...string) {
+	l.t.Helper()
+	if got := l.processes(); !slices.Equal(got, want) {
+		l.t.Errorf("tool processes = %q, want %q", got, want)
+	}
+}
+
+// writes are the manager's own writes in the test's namespace, as the API server
+// recorded them; what it does on behalf of a runner's ServiceAccount is not among them.
+func (l *lab) writes() []string {
+	l.t.Helper()
+	events, err := controlplane.ReadAuditLog(suite.audit)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var found []string
+	for _, e := range events {
+		if e.IsWrite() && e.ImpersonatedUser == nil && e.ObjectRef != nil && e.ObjectRef.Namespace == l.namespace &&
+			strings.HasPrefix(e.UserAgent, "manager/") {
+			found = append(found, e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Subresource)
+		}
+	}
+	return found
+}
+
+// awaitEvent waits for an event of that reason, which is sent in the background,
+// and returns the notes of all of them.
+func (l *lab) awaitEvent(reason string) []string {
+	l.t.Helper()
+	var notes []string
+	l.await("event "+reason, func(*infrav1.Terraform) bool {
+		list := &corev1.EventList{}
+		if err := suite.client.List(l.ctx, list, client.InNamespace(l.namespace)); err != nil {
+			l.t.Fatal(err)
+		}
+		notes = nil
+		for _, e := range list.Items {
+			if e.Reason == reason {
+				notes = append(notes, e.Message)
+			}
+		}
+		return len(notes) > 0
+	})
+	return notes
+}
+
+func (l *lab) make(object client.Object) {
+	l.t.Helper()
+	object.SetNamespace(l.namespace)
+	if err := suite.client.Create(l.ctx, object); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) secret(name string, data map[string]string) {
+	l.t.Helper()
+	l.make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data})
+}
+
+// commit publishes files as the source "repo" and returns the revision.
+func (l *lab) commit(files map[string]string) string {
+	l.t.Helper()
+	dir := l.t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	artifact, err := suite.sources.Store(dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return l.publish(artifact)
+}
+
+func (l *lab) publish(artifact *meta.Artifact) string {
+	l.t.Helper()
+	if err := harness.Publish(l.ctx, suite.client, client.ObjectKey{Namespace: l.namespace, Name: "repo"}, artifact); err != nil {
+		l.t.Fatal(err)
+	}
+	return artifact.Revision
+}
+
+func fromSource(o *infrav1.Terraform) {
+	o.Spec.SourceRef = &infrav1.SourceReference{Kind: sourcev1.ExternalArtifactKind, Name: "repo"}
+}
