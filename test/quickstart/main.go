@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/term"
 )
 
 func main() {
@@ -22,18 +24,13 @@ func main() {
 	keep := flag.Bool("keep", false, "keep everything running at the end and print how to use it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *yes || !isTerminal(os.Stdin), *keep)
+	err := run(ctx, *yes || !term.IsTerminal(int(os.Stdin.Fd())), *keep)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart: "+err.Error())
 		os.Exit(1)
 	}
 	fmt.Println("\nquickstart: ok")
-}
-
-func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // run tells the story; whatever it started is ended when it returns.

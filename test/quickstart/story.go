@@ -235,7 +235,7 @@ func (s *stage) keep(ctx context.Context) error {
 	s.say("kubectl -n %s describe terraform %s", namespace, name)
 	s.say("Ctrl-C ends it all and removes everything.")
 	<-ctx.Done()
-	return errors.New("ended on request")
+	return nil
 }
 
 // destroy deletes the object and waits until its world is gone.
