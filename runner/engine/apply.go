@@ -36,32 +36,31 @@ func (op *operation) apply(ctx context.Context) (*runnerpb.Result, error) {
 	defer cancel()
 	op.dropPlan()
 	op.basis = plan.Basis
+	op.record.Applies++
 	op.record.Planned, op.record.Settled, op.record.Tool = op.basis, op.basis, op.tool.name
 	if plan.Destroy && !op.object.DeletionTimestamp.IsZero() {
 		return succeeded(), op.cleanUp(ctx)
 	}
 	op.takeOutputs(m.outputs, plan.SensitiveOutputs)
-	written, err := op.refreshOutputs(ctx, false)
-	if err != nil {
-		return nil, errors.Join(err, op.saveRecord(ctx)) // the apply stands, whatever became of its outputs
-	}
-	if err := op.keepForDestroy(); err != nil {
-		return nil, err
-	}
-	if err := op.saveRecord(ctx); err != nil {
-		return nil, err
-	}
+	result := op.applyResult(plan, m)
+	result.Apply.OutputsWritten, err = op.refreshOutputs(ctx, false)
+	result.Apply.Outputs = op.shownOutputs()
+	err = errors.Join(err, op.keepForDestroy(), op.saveRecord(ctx))
 	op.warnOfSize(ctx)
+	return result, err
+}
+
+func (op *operation) applyResult(plan *savedPlan, m *messages) *runnerpb.Result {
 	result := succeeded()
 	resources := op.inventory(plan, m)
 	result.Apply = &runnerpb.ApplyResult{
-		PlanId: id, Outputs: op.shownOutputs(), OutputsWritten: written,
-		Added: m.changes[0], Changed: m.changes[1], Destroyed: m.changes[2], ResourceCount: int64(len(resources)),
+		PlanId: plan.ID, Added: m.changes[0], Changed: m.changes[1], Destroyed: m.changes[2],
+		ResourceCount: int64(len(resources)),
 	}
 	if op.object.GetInventory() {
 		result.Apply.Resources = resources[:min(len(resources), infrav1.MaxStatusResources)]
 	}
-	return result, nil
+	return result
 }
 
 // recordTimeout bounds the recording of a finished apply.

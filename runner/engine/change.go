@@ -18,6 +18,7 @@ const maxShownChanges = 100
 
 // planID is a keyed digest of what a plan would do: equal effects have equal
 // ids, whatever revision they come from, and an id tells nothing about values.
+// An approval counts once: after an apply the same effect has another id.
 func (op *operation) planID(plan *tfjson.Plan, lockFile []byte) (string, error) {
 	effects := map[string]any{}
 	for _, change := range plan.ResourceChanges {
@@ -39,7 +40,7 @@ func (op *operation) planID(plan *tfjson.Plan, lockFile []byte) (string, error) 
 			drift[change.Address+"#"+change.DeposedKey] = change.Change
 		}
 	}
-	parts := []any{effects, outputs, drift, string(lockFile), op.tool.name, op.tool.version, op.object.GetWorkspace(), op.destroys()}
+	parts := []any{effects, outputs, drift, string(lockFile), op.tool.name, op.tool.version, op.object.GetWorkspace(), op.destroys(), op.record.Applies}
 	if opaque(plan) {
 		parts = append(parts, op.basis)
 	}

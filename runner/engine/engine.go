@@ -187,7 +187,9 @@ func (e *Engine) Run(ctx context.Context, request *runnerpb.StartOperationReques
 		err = op.denied(err)
 	}
 	if err != nil {
+		applied := result.GetApply() // it stands, even if something failed after it
 		result = failed(ctx, op.redactError(err))
+		result.Apply = applied
 	}
 	result.Processes = op.processes
 	result.Warnings = append(result.Warnings, op.warnings...)

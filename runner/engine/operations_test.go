@@ -53,20 +53,25 @@ func TestAFirstApplyTakesFourProcessesAndAnUnchangedCycleOne(t *testing.T) {
 	l.wantProcesses()
 }
 
-func TestDriftIsRepairedWithThreeProcesses(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	file := l.dir + "/drifting"
-	object := l.object("drift", `
+// driftingFile declares a file that a test can change behind the object's back.
+func driftingFile(path string) string {
+	return `
 terraform {
   required_providers {
     testing = { source = "terrace-dev/testing" }
   }
 }
 resource "testing_file" "f" {
-  path    = "`+file+`"
+  path    = "` + path + `"
   content = "as declared"
-}`)
+}`
+}
+
+func TestDriftIsRepairedWithThreeProcesses(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	file := l.dir + "/drifting"
+	object := l.object("drift", driftingFile(file))
 	l.settle(object)
 	l.write(file, "changed by hand")
 
@@ -137,6 +142,27 @@ func TestThePlanIDNamesTheEffect(t *testing.T) {
 	object.Spec.Inline["main.tf"] = provisioned("exit 0")
 	if two := l.plan(object, &runnerpb.PlanOptions{}); one.GetId() == two.GetId() {
 		t.Error("another provisioner kept the id, although the plan's JSON does not show what it does")
+	}
+}
+
+func TestAnApprovalCountsOnce(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	file := l.dir + "/drifting"
+	object := l.object("once", driftingFile(file))
+	l.settle(object)
+	var ids []string
+	for range 2 { // the same drift twice, corrected each time
+		l.write(file, "changed by hand")
+		plan := l.plan(object, &runnerpb.PlanOptions{Save: true})
+		if again := l.plan(object, &runnerpb.PlanOptions{Save: true}); again.GetId() != plan.GetId() {
+			t.Errorf("standing drift went from id %s to %s", plan.GetId(), again.GetId())
+		}
+		l.apply(object, plan.GetId())
+		ids = append(ids, plan.GetId())
+	}
+	if ids[0] == ids[1] {
+		t.Error("the approval of the first correction approves the second one too")
 	}
 }
 
@@ -327,6 +353,9 @@ func TestASensitiveOutputNeverGoesIntoAConfigMap(t *testing.T) {
 	result, _ := l.run(l.applyRequest(object, plan.GetId()))
 	if f := result.GetFailure(); f.GetReason() != infrav1.OutputSensitiveReason || !strings.Contains(f.GetMessage(), `"token"`) {
 		t.Errorf("result = %v, want it refused", result)
+	}
+	if result.GetApply().GetAdded() != 1 {
+		t.Errorf("result = %v, want the apply reported: it stands, whatever became of the outputs", result)
 	}
 }
 

@@ -44,6 +44,8 @@ type record struct {
 	Key []byte `json:"key"`
 	// Tool that wrote the state: OpenTofu or Terraform.
 	Tool string `json:"tool,omitempty"`
+	// Applies counts the plans that were applied.
+	Applies int64 `json:"applies,omitempty"`
 	// Planned is the basis of the last plan that needs no repetition.
 	Planned []byte `json:"planned,omitempty"`
 	// Settled is the basis with which the state agreed last: what changes

@@ -36,8 +36,8 @@ func (s *scope) recordFailure(snapshot operation.Snapshot[attempt]) {
 	if failure.GetKind() == runnerpb.Failure_KIND_LOCKED {
 		s.recordLock(failure)
 	}
-	if isOutputReason(failure.GetReason()) && snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY && snapshot.Result.GetApply() != nil {
-		s.recordApply(snapshot) // what failed is telling others about it
+	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY && snapshot.Result.GetApply() != nil {
+		s.recordApply(snapshot) // it stands; what failed came after it
 	}
 	s.fail(snapshot, toolFailure(failure, s.obj.GetRetryInterval()))
 }
