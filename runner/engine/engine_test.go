@@ -30,6 +30,7 @@ import (
 	"github.com/terrace-dev/terrace/runner/engine"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
 	"github.com/terrace-dev/terrace/test/controlplane"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 var cluster *controlplane.ControlPlane
@@ -90,17 +91,17 @@ func newLab(t *testing.T) *lab {
 func (l *lab) restart(dir string) {
 	l.t.Helper()
 	// The tool is the real one; the script only counts.
-	l.restartWith(dir, fmt.Sprintf("[ \"$1\" = version ] || echo \"$1\" >>'%s'\nexec '%s' \"$@\"\n", l.calls, binary(l.t, "tofu")), 20*time.Second)
-}
-
-// restartWith makes a new engine whose tool is a shell script.
-func (l *lab) restartWith(dir, script string, grace time.Duration) {
-	l.t.Helper()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	tool := filepath.Join(l.dir, "tofu-counted")
+	if err := harness.CountTool(tool, binary(l.t, "tofu"), l.calls); err != nil {
 		l.t.Fatal(err)
 	}
-	tool := filepath.Join(dir, "tool")
-	if err := os.WriteFile(tool, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+	l.restartWith(dir, tool, 20*time.Second)
+}
+
+// restartWith makes a new engine with another tool.
+func (l *lab) restartWith(dir, tool string, grace time.Duration) {
+	l.t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		l.t.Fatal(err)
 	}
 	e, err := engine.New(l.t.Context(), engine.Options{
@@ -134,7 +135,12 @@ func (l *lab) processes() []string {
 		l.t.Fatal(err)
 	}
 	_ = os.Remove(l.calls)
-	return strings.Fields(string(text))
+	var commands []string
+	for line := range strings.Lines(string(text)) {
+		_, command, _ := strings.Cut(strings.TrimSpace(line), " ")
+		commands = append(commands, command)
+	}
+	return commands
 }
 
 func (l *lab) wantProcesses(want ...string) {

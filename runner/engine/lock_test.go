@@ -253,13 +253,19 @@ func TestAToolThatIgnoresTheInterruptIsKilledWithItsChildren(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	// The child holds the tool's stdout, so that nothing but its end closes it.
-	l.restartWith(filepath.Join(l.dir, "runner"), `
-case "$1" in version) echo '{"terraform_version":"1.12.6"}'; exit;; esac
-trap '' INT
-sleep 300 &
-echo "$!" >'`+l.dir+`/child.new' && mv '`+l.dir+`/child.new' '`+l.dir+`/child'
-wait; wait
-`, 200*time.Millisecond)
+	tool := filepath.Join(l.dir, "stubborn")
+	script := strings.Join([]string{
+		"#!/bin/sh",
+		`case "$1" in version) echo '{"terraform_version":"1.12.6"}'; exit;; esac`,
+		"trap '' INT",
+		"sleep 300 &",
+		`cd "` + l.dir + `" && echo "$!" >child.new && mv child.new child`,
+		"wait; wait",
+	}, "\n")
+	if err := os.WriteFile(tool, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l.restartWith(filepath.Join(l.dir, "runner"), tool, 200*time.Millisecond)
 	object := l.object("stubborn", greeting)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

@@ -73,8 +73,7 @@ func (l *lab) newSite(ctx context.Context, namespace, tool string) (*site, error
 		return nil, err
 	}
 	counted := filepath.Join(l.dir, namespace+".tool")
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = version ] || echo \"$1\" >>'%s'\nexec '%s' \"$@\"\n", s.calls, tool)
-	if err := os.WriteFile(counted, []byte(script), 0o700); err != nil {
+	if err := harness.CountTool(counted, tool, s.calls); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(l.dir, namespace)

@@ -124,8 +124,7 @@ func startManager(ctx context.Context, program, name, selector string) (*harness
 		return nil, err
 	}
 	counted := filepath.Join(dir, "tofu")
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = version ] || echo \"$PWD $1\" >>'%s'\nexec '%s' \"$@\"\n", filepath.Join(dir, "calls"), tofu)
-	if err := os.WriteFile(counted, []byte(script), 0o700); err != nil {
+	if err := harness.CountTool(counted, tofu, filepath.Join(dir, "calls")); err != nil {
 		return nil, err
 	}
 	return harness.StartManager(ctx, harness.ManagerOptions{

@@ -195,36 +195,25 @@ func (r *Reconciler) forgetFinished(s *scope) {
 	}
 }
 
-// operationType is a protocol's operation type as the API names it.
-func operationType(t runnerpb.OperationType) infrav1.OperationType {
-	switch t {
-	case runnerpb.OperationType_OPERATION_TYPE_APPLY:
-		return infrav1.OperationApply
-	case runnerpb.OperationType_OPERATION_TYPE_DESTROY:
-		return infrav1.OperationDestroy
-	case runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK:
-		return infrav1.OperationForceUnlock
-	case runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN:
-		return infrav1.OperationShowPlan
-	default:
-		return infrav1.OperationPlan
-	}
+// operationTypes are the protocol's operation types as the API names them.
+var operationTypes = map[runnerpb.OperationType]infrav1.OperationType{
+	runnerpb.OperationType_OPERATION_TYPE_PLAN:         infrav1.OperationPlan,
+	runnerpb.OperationType_OPERATION_TYPE_APPLY:        infrav1.OperationApply,
+	runnerpb.OperationType_OPERATION_TYPE_DESTROY:      infrav1.OperationDestroy,
+	runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK: infrav1.OperationForceUnlock,
+	runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN:    infrav1.OperationShowPlan,
 }
+
+func operationType(t runnerpb.OperationType) infrav1.OperationType { return operationTypes[t] }
 
 // requestType is the reverse of operationType.
 func requestType(t infrav1.OperationType) runnerpb.OperationType {
-	switch t {
-	case infrav1.OperationApply:
-		return runnerpb.OperationType_OPERATION_TYPE_APPLY
-	case infrav1.OperationDestroy:
-		return runnerpb.OperationType_OPERATION_TYPE_DESTROY
-	case infrav1.OperationForceUnlock:
-		return runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK
-	case infrav1.OperationShowPlan:
-		return runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN
-	default:
-		return runnerpb.OperationType_OPERATION_TYPE_PLAN
+	for request, known := range operationTypes {
+		if known == t {
+			return request
+		}
 	}
+	return runnerpb.OperationType_OPERATION_TYPE_PLAN
 }
 
 func shortType(t runnerpb.OperationType) string {
