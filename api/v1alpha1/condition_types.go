@@ -287,6 +287,11 @@ const (
 	// the runner.
 	BackendInvalidReason = "BackendInvalid"
 
+	// BackendChangedReason says that the spec names another place for the state than
+	// the one that holds it; the annotation reconcile.fluxcd.io/forceAt begins anew
+	// there.
+	BackendChangedReason = "BackendChanged"
+
 	// RecordDamagedReason says that the Secret in which the runner remembers the
 	// object does not match its digest.
 	RecordDamagedReason = "RecordDamaged"

@@ -37,7 +37,7 @@ func (op *operation) apply(ctx context.Context) (*runnerpb.Result, error) {
 	op.dropPlan()
 	op.basis = plan.Basis
 	op.record.Applies++
-	op.record.Planned, op.record.Settled, op.record.Tool = op.basis, op.basis, op.tool.name
+	op.settle(op.basis)
 	if plan.Destroy && !op.object.DeletionTimestamp.IsZero() {
 		return succeeded(), op.cleanUp(ctx)
 	}
@@ -79,7 +79,7 @@ func (op *operation) openPlan(ctx context.Context, id string) (*savedPlan, error
 		return nil, stale("the saved plan %s is gone", id)
 	}
 	op.recordKeyFromPlan()
-	if err := op.selectTool(); err != nil {
+	if err := errors.Join(op.selectTool(), op.checkState()); err != nil {
 		return nil, err
 	}
 	// Values that are gone meanwhile stand in the plan.

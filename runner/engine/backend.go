@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 )
 
 // writeBackend writes the file that overrides the module's backend.
@@ -33,6 +36,36 @@ func (op *operation) writeBackend(w *workspace) error {
 // stateSecret is the name of the Secret in which the kubernetes backend keeps the state.
 func (op *operation) stateSecret() string {
 	return "tfstate-" + op.object.GetWorkspace() + "-" + op.object.GetSecretSuffix()
+}
+
+// statePlace names where the state is kept. Credentials are not part of it, and
+// what a module's own backend block says is the module's business.
+func (op *operation) statePlace() string {
+	place := "workspace " + op.object.GetWorkspace()
+	switch backend := op.object.Spec.Backend; {
+	case op.object.UsesKubernetesBackend():
+		return "Secret " + op.stateSecret()
+	case backend != nil && backend.Custom != "":
+		return "spec.backend.custom " + hex.EncodeToString(op.record.digest([]byte(backend.Custom))[:8]) + ", " + place
+	default:
+		return "the module's own backend, " + place
+	}
+}
+
+// checkState refuses to leave a state behind: everything in it would be created
+// once more, and nobody would look after the old resources.
+func (op *operation) checkState() error {
+	place := op.statePlace()
+	if old := op.record.State; old != "" && old != place && !op.request.GetPlan().GetForce() {
+		return terminal(infrav1.BackendChangedReason, "the state is in %s, but the spec now says %s; take the change back, or move the state there and set the annotation reconcile.fluxcd.io/forceAt", old, place)
+	}
+	return nil
+}
+
+// settle remembers what belongs to the state, once the tool worked on it.
+func (op *operation) settle(basis []byte) {
+	op.record.Planned, op.record.Settled = basis, basis
+	op.record.Tool, op.record.State = op.tool.name, op.statePlace()
 }
 
 // writeKubeconfig gives the tool the API access of the runner. The kubernetes

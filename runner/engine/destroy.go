@@ -78,7 +78,7 @@ func (op *operation) nothingToDestroy(ctx context.Context) (bool, error) {
 	if op.record, err = loadRecord(ctx, op.client, op.object.Namespace, op.object.Name); err != nil {
 		return false, err
 	}
-	if op.record.Errored != nil || op.erroredOnDisk() != nil {
+	if op.record.Errored != nil || op.erroredOnDisk() != nil || op.checkState() != nil {
 		return false, nil
 	}
 	err = op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, &corev1.Secret{})

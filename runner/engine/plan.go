@@ -39,7 +39,7 @@ func (op *operation) prepare(ctx context.Context, p preparation) error {
 		return err
 	}
 	op.recordKeyFromPlan()
-	if err := op.selectTool(); err != nil {
+	if err := errors.Join(op.selectTool(), op.checkState()); err != nil {
 		return err
 	}
 	if err := op.loadInputs(ctx, p.kept); err != nil {
@@ -99,7 +99,7 @@ func (op *operation) plan(ctx context.Context) (*runnerpb.Result, error) {
 	op.warnings = append(op.warnings, warnings...)
 	if !changes {
 		op.dropPlan()
-		op.record.Planned, op.record.Settled, op.record.Tool = op.basis, op.basis, op.tool.name
+		op.settle(op.basis)
 		return op.unchanged(ctx, false)
 	}
 	return op.changed(ctx)

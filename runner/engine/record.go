@@ -44,6 +44,8 @@ type record struct {
 	Key []byte `json:"key"`
 	// Tool that wrote the state: OpenTofu or Terraform.
 	Tool string `json:"tool,omitempty"`
+	// State is where the state is kept; see statePlace.
+	State string `json:"state,omitempty"`
 	// Applies counts the plans that were applied.
 	Applies int64 `json:"applies,omitempty"`
 	// Planned is the basis of the last plan that needs no repetition.

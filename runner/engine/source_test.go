@@ -45,6 +45,44 @@ func TestAMonorepoCommitThatDoesNotTouchTheModuleCostsNothing(t *testing.T) {
 	l.wantProcesses("init", "plan", "show")
 }
 
+func TestAStateIsNotLeftBehindByAccident(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*infrav1.Terraform){
+		"another Secret": func(o *infrav1.Terraform) {
+			o.Spec.Backend = &infrav1.Backend{Kubernetes: &infrav1.KubernetesBackend{SecretSuffix: "elsewhere"}}
+		},
+		"another workspace": func(o *infrav1.Terraform) { o.Spec.Workspace = "blue" },
+		"another backend": func(o *infrav1.Terraform) {
+			o.Spec.Backend = &infrav1.Backend{Custom: `backend "local" { path = "/nonexistent/tfstate" }`}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			object := l.object("moved", greeting)
+			l.settle(object)
+			before := object.DeepCopy()
+			change(object)
+			result, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{}))
+			if f := result.GetFailure(); f.GetReason() != infrav1.BackendChangedReason || !strings.Contains(f.GetMessage(), "tfstate-default-moved") {
+				t.Errorf("result = %v, want the change refused", result)
+			}
+			if destroyed := l.destroy(object.DeepCopy()); destroyed.GetFailure().GetReason() != infrav1.BackendChangedReason {
+				t.Errorf("destroy = %v, want it refused, since the resources would stay behind", destroyed)
+			}
+			if plan := l.plan(before, &runnerpb.PlanOptions{IfChanged: true}); !plan.GetSkipped() {
+				t.Errorf("plan = %v, want nothing to do after the change was taken back", plan)
+			}
+			if name != "another workspace" {
+				return
+			}
+			if plan := l.plan(object, &runnerpb.PlanOptions{Force: true}); plan.GetSummary().GetAdd() != 1 {
+				t.Errorf("plan = %v, want a new beginning, since it was asked for", plan)
+			}
+		})
+	}
+}
+
 func TestHostileArchivesAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, files := range map[string]map[string]string{

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,10 +28,10 @@ type tool struct {
 // without a process of the tool, and sets the variable that selects and creates
 // a workspace, which terraform-exec refuses to pass on.
 const launcherScript = `#!/bin/sh
-case "$1" in version) exec cat '%[1]s.version';; esac
+case "$1" in version) printf '%%s\n' %[1]s; exit;; esac
 echo $$ >"$TF_DATA_DIR/pid"
 [ -z "$TERRACE_WORKSPACE" ] || export TF_WORKSPACE="$TERRACE_WORKSPACE"
-exec '%[2]s' "$@"
+exec %[2]s "$@"
 `
 
 // newTool asks the program's version once and writes its launcher.
@@ -56,14 +57,14 @@ func (e *Engine) newTool(ctx context.Context, name, program string) (*tool, erro
 		return nil, fmt.Errorf("%s: the answer of %s version -json is not JSON: %w", name, program, err)
 	}
 	launcher := filepath.Join(e.options.Directory, "launch-"+filepath.Base(program))
-	if err := os.WriteFile(launcher+".version", bytes.TrimSpace(out), 0o600); err != nil {
-		return nil, err
-	}
-	if err := writeProgram(launcher, fmt.Sprintf(launcherScript, launcher, program)); err != nil {
+	if err := writeProgram(launcher, fmt.Sprintf(launcherScript, shellQuote(string(bytes.TrimSpace(out))), shellQuote(program))); err != nil {
 		return nil, err
 	}
 	return &tool{name: name, version: version.Version, launcher: launcher}, nil
 }
+
+// shellQuote makes one word of a text for a shell.
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // writeProgram writes a file that is executed later. No process may be forked
 // while it is open for writing: the child would hold it open and the first
