@@ -287,6 +287,10 @@ const (
 	// the runner.
 	BackendInvalidReason = "BackendInvalid"
 
+	// StateMissingReason says that the state is gone, so that what is in it cannot be
+	// destroyed.
+	StateMissingReason = "StateMissing"
+
 	// BackendChangedReason says that the spec names another place for the state than
 	// the one that holds it; the annotation reconcile.fluxcd.io/forceAt begins anew
 	// there.

@@ -153,9 +153,10 @@ type PlanStatus struct {
 	// +optional
 	SourceDigest string `json:"sourceDigest,omitempty"`
 
-	// specDigest is the digest of the fields of the spec that shape a plan.
+	// digest of the saved plan. Only a plan that still has it is applied.
+	// +kubebuilder:validation:MaxLength=128
 	// +optional
-	SpecDigest string `json:"specDigest,omitempty"`
+	Digest string `json:"digest,omitempty"`
 
 	// generation of the object that was planned.
 	// +optional

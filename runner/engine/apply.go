@@ -24,7 +24,7 @@ func (op *operation) apply(ctx context.Context) (*runnerpb.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := op.recoverState(ctx); err != nil {
+	if err := op.ready(ctx); err != nil {
 		return nil, err
 	}
 	m, err := op.runApply(ctx, plan)
@@ -71,15 +71,19 @@ const recordTimeout = time.Minute
 // needed when the workspace is gone.
 func (op *operation) openPlan(ctx context.Context, id string) (*savedPlan, error) {
 	var err error
-	if op.record, err = loadRecord(ctx, op.client, op.object.Namespace, op.object.Name); err != nil {
+	if op.record, err = op.loadRecord(ctx); err != nil {
 		return nil, err
 	}
 	plan := op.findPlan(id)
 	if plan == nil {
 		return nil, stale("the saved plan %s is gone", id)
 	}
+	if digest := op.request.GetApply().GetPlanDigest(); digest != "" && digest != plan.digest() || !workspaceKey.MatchString(plan.Workspace) {
+		return nil, stale("the saved plan %s is not the one that was shown: somebody changed it", id)
+	}
+	op.hide(plan.Secrets...)
 	op.recordKeyFromPlan()
-	if err := errors.Join(op.selectTool(), op.checkState()); err != nil {
+	if err := op.bind(ctx); err != nil {
 		return nil, err
 	}
 	// Values that are gone meanwhile stand in the plan.
@@ -103,10 +107,7 @@ func (op *operation) openPlan(ctx context.Context, id string) (*savedPlan, error
 	if op.workspace.key != plan.Workspace {
 		return nil, stale("the module changed since plan %s was made", id)
 	}
-	if err := errors.Join(op.placePlan(plan), op.initialise(ctx)); err != nil {
-		return nil, err
-	}
-	return plan, nil
+	return plan, op.placePlan(plan)
 }
 
 // placePlan writes the plan's files into the workspace. The lock file has to be
@@ -134,6 +135,7 @@ var stalePlan = []string{
 func (op *operation) runApply(ctx context.Context, plan *savedPlan) (*messages, error) {
 	w := op.workspace
 	options := []tfexec.ApplyOption{tfexec.DirOrPlan(w.planFile()), tfexec.Parallelism(int(op.object.Spec.PlanOptions.GetParallelism()))}
+	options = append(options, tfexec.Lock(op.object.Spec.PlanOptions.GetLock()))
 	if timeout := op.object.Spec.PlanOptions.GetLockTimeout(); timeout > 0 {
 		options = append(options, tfexec.LockTimeout(timeout.String()))
 	}
@@ -168,7 +170,7 @@ func (op *operation) runApply(ctx context.Context, plan *savedPlan) (*messages, 
 		op.dropPlan()
 		return nil, stale("plan %s cannot be applied any more: %s", plan.ID, tool.errors[0].line())
 	}
-	return nil, retry(infrav1.ApplyFailedReason, nil, "apply of %s failed after %d changes: %s", plan.ID, len(m.completed), tool.Error())
+	return nil, retry(infrav1.ApplyFailedReason, nil, "apply of %s failed (changes done: %d): %s", plan.ID, len(m.completed), tool.Error())
 }
 
 func isStale(d diagnostic) bool {

@@ -1,9 +1,9 @@
 package engine
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"k8s.io/client-go/rest"
@@ -38,25 +38,40 @@ func (op *operation) stateSecret() string {
 	return "tfstate-" + op.object.GetWorkspace() + "-" + op.object.GetSecretSuffix()
 }
 
-// statePlace names where the state is kept. Credentials are not part of it, and
-// what a module's own backend block says is the module's business.
+// placeKeys are the settings of backends that say where a state is, as opposed to
+// how to get there (documentation of the backends of OpenTofu 1.12).
+var placeKeys = []string{
+	"address", "bucket", "container_name", "conn_str", "endpoint", "hostname", "key", "name", "namespace", "organization",
+	"path", "prefix", "region", "schema_name", "secret_suffix", "storage_account_name", "tablestore_table", "workspace_dir",
+	"workspace_key_prefix",
+}
+
+// statePlace names where the state is kept; "" while that is not known. Of other
+// backends than kubernetes it takes a digest, since an address may hold a password.
 func (op *operation) statePlace() string {
-	place := "workspace " + op.object.GetWorkspace()
-	switch backend := op.object.Spec.Backend; {
-	case op.object.UsesKubernetesBackend():
+	if op.object.UsesKubernetesBackend() {
 		return "Secret " + op.stateSecret()
-	case backend != nil && backend.Custom != "":
-		return "spec.backend.custom " + hex.EncodeToString(op.record.digest([]byte(backend.Custom))[:8]) + ", " + place
-	default:
-		return "the module's own backend, " + place
 	}
+	if op.workspace == nil {
+		return ""
+	}
+	saved, err := op.workspace.backend()
+	if err != nil || saved.Type == "" {
+		return ""
+	}
+	var places [][]byte
+	for _, key := range placeKeys {
+		text, _ := json.Marshal(saved.Config[key]) // of decoded JSON
+		places = append(places, text)
+	}
+	return fmt.Sprintf("backend %s (%x), workspace %s", saved.Type, op.record.digest(places...)[:8], op.object.GetWorkspace())
 }
 
 // checkState refuses to leave a state behind: everything in it would be created
 // once more, and nobody would look after the old resources.
 func (op *operation) checkState() error {
 	place := op.statePlace()
-	if old := op.record.State; old != "" && old != place && !op.request.GetPlan().GetForce() {
+	if old := op.record.State; old != "" && place != "" && old != place {
 		return terminal(infrav1.BackendChangedReason, "the state is in %s, but the spec now says %s; take the change back, or move the state there and set the annotation reconcile.fluxcd.io/forceAt", old, place)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func (op *operation) planID(plan *tfjson.Plan, lockFile []byte) (string, error) 
 		if matters(change) {
 			c := *change.Change
 			c.GeneratedConfig = ""
-			effects[change.Address+"#"+change.DeposedKey] = []any{change.PreviousAddress, change.ProviderName, c}
+			effects[change.Address+"#"+change.DeposedKey] = []any{change.PreviousAddress, change.ProviderName, providerKey(plan, change), c}
 		}
 	}
 	outputs := map[string]*tfjson.Change{}
@@ -40,15 +41,92 @@ func (op *operation) planID(plan *tfjson.Plan, lockFile []byte) (string, error) 
 			drift[change.Address+"#"+change.DeposedKey] = change.Change
 		}
 	}
-	parts := []any{effects, outputs, drift, string(lockFile), op.tool.name, op.tool.version, op.object.GetWorkspace(), op.destroys(), op.record.Applies}
-	if opaque(plan) {
+	parts := []any{effects, outputs, drift, string(lockFile), op.tool.name, op.tool.version, op.statePlace(), op.object.UID, op.destroys(), op.record.Applies}
+	if plan.Config != nil {
+		// Where a provider works shows in its configuration only, and what an output
+		// will be, while it is unknown, in its expression.
+		parts = append(parts, plan.Config.ProviderConfigs, unknownOutputs(plan))
+	}
+	if opaque(plan) || refersToMore(plan) {
 		parts = append(parts, op.basis)
+	} else {
+		parts = append(parts, op.providerInputs(plan))
 	}
 	text, err := json.Marshal(parts)
 	if err != nil {
 		return "", err
 	}
-	return "plan-" + hex.EncodeToString(op.record.digest(text)[:8]), nil
+	return "plan-" + hex.EncodeToString(op.record.digest(text)[:16]), nil
+}
+
+// providerKey names the configuration of the provider, of which there may be several.
+func providerKey(plan *tfjson.Plan, change *tfjson.ResourceChange) string {
+	if plan.Config == nil || plan.Config.RootModule == nil {
+		return ""
+	}
+	if config := findResource(plan.Config.RootModule, change); config != nil {
+		return config.ProviderConfigKey
+	}
+	return ""
+}
+
+// unknownOutputs are the expressions of changed outputs whose value is not known yet.
+func unknownOutputs(plan *tfjson.Plan) map[string]*tfjson.Expression {
+	found := map[string]*tfjson.Expression{}
+	for name, change := range plan.OutputChanges {
+		if plan.Config.RootModule == nil || change.Actions.NoOp() || !anyTrue(change.AfterUnknown) {
+			continue
+		}
+		if config := plan.Config.RootModule.Outputs[name]; config != nil {
+			found[name] = config.Expression
+		}
+	}
+	return found
+}
+
+// providerReferences are what the configurations of providers refer to.
+func providerReferences(plan *tfjson.Plan) []string {
+	var found []string
+	if plan.Config == nil {
+		return nil
+	}
+	for _, provider := range plan.Config.ProviderConfigs {
+		for _, expression := range provider.Expressions {
+			found = append(found, references(expression)...)
+		}
+	}
+	return found
+}
+
+func references(e *tfjson.Expression) []string {
+	if e == nil || e.ExpressionData == nil {
+		return nil
+	}
+	found := slices.Clone(e.References)
+	for _, block := range e.NestedBlocks {
+		for _, nested := range block {
+			found = append(found, references(nested)...)
+		}
+	}
+	return found
+}
+
+// refersToMore says whether a provider's configuration depends on more than input variables.
+func refersToMore(plan *tfjson.Plan) bool {
+	return slices.ContainsFunc(providerReferences(plan), func(r string) bool { return !strings.HasPrefix(r, "var.") })
+}
+
+// providerInputs are the values of the variables that the configurations of providers use.
+func (op *operation) providerInputs(plan *tfjson.Plan) map[string]any {
+	used := map[string]any{}
+	for _, reference := range providerReferences(plan) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(reference, "var."), ".")
+		name, _, _ = strings.Cut(name, "[")
+		if v := plan.Variables[name]; v != nil {
+			used[name] = v.Value
+		}
+	}
+	return used
 }
 
 // matters says whether a change has an effect; moves and imports do without an action.
@@ -68,25 +146,62 @@ func opaque(plan *tfjson.Plan) bool {
 		return true
 	}
 	for _, change := range plan.ResourceChanges {
-		if !matters(change) || change.Change.Actions.Delete() {
+		if !matters(change) {
 			continue
 		}
 		if change.Mode == tfjson.DataResourceMode {
 			return true
 		}
 		config := findResource(plan.Config.RootModule, change)
-		if config == nil || len(config.Provisioners) > 0 {
+		if config != nil && len(config.Provisioners) > 0 {
+			return true // those of a destruction run, too
+		}
+		if change.Change.Actions.Delete() {
+			continue
+		}
+		if config == nil {
 			return true
 		}
 		after, _ := change.Change.After.(map[string]any)
 		unknown, _ := change.Change.AfterUnknown.(map[string]any)
-		for name := range config.Expressions {
-			if anyTrue(unknown[name]) || after[name] == nil {
+		for name, expression := range config.Expressions {
+			if anyTrue(unknown[name]) || after[name] == nil || writesOnly(expression, after[name]) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// writesOnly says whether a nested block sets something that its value does not show.
+func writesOnly(expression *tfjson.Expression, value any) bool {
+	if expression == nil || expression.ExpressionData == nil {
+		return false
+	}
+	for _, block := range expression.NestedBlocks {
+		for name, nested := range block {
+			shown := nestedValue(value, name)
+			if shown == nil || writesOnly(nested, shown) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// nestedValue finds an attribute in a block's value, which may be one of several.
+func nestedValue(value any, name string) any {
+	switch v := value.(type) {
+	case map[string]any:
+		return v[name]
+	case []any:
+		for _, element := range v {
+			if found := nestedValue(element, name); found != nil {
+				return found
+			}
+		}
+	}
+	return nil
 }
 
 func anyEphemeral(module *tfjson.ConfigModule) bool {
@@ -187,7 +302,7 @@ func changedResources(plan *tfjson.Plan) []*runnerpb.ResourceChange {
 		if len(changed) == maxShownChanges {
 			break
 		}
-		entry := &runnerpb.ResourceChange{Address: change.Address, Type: change.Type, Provider: change.ProviderName, Drift: drifted[change.Address]}
+		entry := &runnerpb.ResourceChange{Address: change.Address, Type: change.Type, Provider: path.Base(change.ProviderName), Drift: drifted[change.Address]}
 		for _, action := range change.Change.Actions {
 			entry.Actions = append(entry.Actions, string(action))
 		}
@@ -217,7 +332,7 @@ func moduleResources(module *tfjson.StateModule) []*runnerpb.Resource {
 		if sensitiveID(resource.SensitiveValues) {
 			id = ""
 		}
-		found = append(found, &runnerpb.Resource{Address: resource.Address, Type: resource.Type, Provider: resource.ProviderName, Id: id})
+		found = append(found, &runnerpb.Resource{Address: resource.Address, Type: resource.Type, Provider: path.Base(resource.ProviderName), Id: id})
 	}
 	for _, child := range module.ChildModules {
 		found = append(found, moduleResources(child)...)
@@ -280,6 +395,9 @@ func showChange(change *tfjson.Change) shownChange {
 // redactMarked replaces what the marks mark. A mark may be for the whole value
 // or for a part; unknown shapes of marks hide everything.
 func redactMarked(value, marks any) any {
+	if value == nil {
+		return nil
+	}
 	switch m := marks.(type) {
 	case nil:
 		return value
@@ -298,9 +416,6 @@ func redactMarked(value, marks any) any {
 			}
 			return clean
 		}
-		if value == nil {
-			return nil
-		}
 	case []any:
 		if len(m) == 0 {
 			return value
@@ -315,9 +430,6 @@ func redactMarked(value, marks any) any {
 				clean[i] = redactMarked(part, mark)
 			}
 			return clean
-		}
-		if value == nil {
-			return nil
 		}
 	}
 	return "(sensitive)"

@@ -3,9 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
 	corev1 "k8s.io/api/core/v1"
@@ -35,10 +35,7 @@ func (op *operation) destroyWith(ctx context.Context, p preparation) (*runnerpb.
 	if err := op.prepare(ctx, p); err != nil {
 		return nil, err
 	}
-	if err := op.initialise(ctx); err != nil {
-		return nil, err
-	}
-	if err := op.recoverState(ctx); err != nil {
+	if err := op.ready(ctx); err != nil {
 		return nil, err
 	}
 	changes, warnings, err := op.runPlan(ctx, true)
@@ -62,7 +59,7 @@ func (op *operation) applyDestruction(ctx context.Context) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	m, err := op.runApply(ctx, &savedPlan{ID: "of the destruction", File: file, Variables: op.inputs.variablesJSON(), Destroy: true})
+	m, err := op.runApply(ctx, &savedPlan{ID: "the destruction", File: file, Variables: op.inputs.variablesJSON(), Destroy: true})
 	if err != nil {
 		return 0, err
 	}
@@ -71,11 +68,17 @@ func (op *operation) applyDestruction(ctx context.Context) (int32, error) {
 
 // nothingToDestroy recognises an object that never had a state, without running a tool.
 func (op *operation) nothingToDestroy(ctx context.Context) (bool, error) {
+	var err error
+	if op.record, err = op.loadRecord(ctx); err != nil {
+		return false, err
+	}
+	if op.record.Destroyed {
+		return true, op.cleanUp(ctx)
+	}
 	if !op.object.UsesKubernetesBackend() {
 		return false, nil
 	}
-	var err error
-	if op.record, err = loadRecord(ctx, op.client, op.object.Namespace, op.object.Name); err != nil {
+	if err := op.collectErrored(); err != nil {
 		return false, err
 	}
 	if op.record.Errored != nil || op.erroredOnDisk() != nil || op.checkState() != nil {
@@ -84,6 +87,9 @@ func (op *operation) nothingToDestroy(ctx context.Context) (bool, error) {
 	err = op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, &corev1.Secret{})
 	if !apierrors.IsNotFound(err) {
 		return false, err
+	}
+	if op.record.Settled != nil {
+		return false, terminal(infrav1.StateMissingReason, "Secret %s/%s with the state is gone, although there was one; restore it, or set spec.deletionPolicy to Orphan", op.object.Namespace, op.stateSecret())
 	}
 	return true, op.cleanUp(ctx)
 }
@@ -99,18 +105,33 @@ func (op *operation) erroredOnDisk() []byte {
 	return state
 }
 
-// keepErroredState saves the state that a failed apply left in its working
-// directory: first where this runner finds it, then in the record.
-func (op *operation) keepErroredState(ctx context.Context) error {
-	name := filepath.Join(op.workspace.module, "errored.tfstate")
-	state, err := os.ReadFile(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// collectErrored looks for states that a tool left in its working directory, and
+// puts the newest where it is safe until it is stored.
+func (op *operation) collectErrored() error {
+	pattern := filepath.Join(op.dir, "work", "*", "tree", op.object.GetPath(), "errored.tfstate")
+	found, err := filepath.Glob(pattern)
+	if err != nil {
 		return err
 	}
-	if err == nil {
+	for _, name := range found {
+		state, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
 		if err := errors.Join(writeFile(op.erroredPath(), state), os.Remove(name)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// keepErroredState saves the state that a failed apply could not store: first
+// where this runner finds it, then in the record.
+func (op *operation) keepErroredState(ctx context.Context) error {
+	if err := op.collectErrored(); err != nil {
+		return err
+	}
+	if state := op.erroredOnDisk(); state != nil {
 		op.record.Errored = state
 	}
 	if op.record.head == nil && op.record.Errored == nil {
@@ -145,9 +166,23 @@ func (op *operation) recoverState(ctx context.Context) error {
 		if errors.As(err, &f) || errors.Is(err, errInterrupted) {
 			return err
 		}
+		if isOlder(err) {
+			op.warnings = append(op.warnings, "a state that an earlier apply could not store is older than the one that is stored, and was dropped")
+			return op.dropErrored(ctx, name)
+		}
 		return retry(infrav1.StateSaveFailedReason, err, "an earlier apply could not store its state, which is kept in Secret %s/%s; storing it now", op.object.Namespace, RecordName(op.object.Name))
 	}
-	op.record.Errored = nil
 	op.warnings = append(op.warnings, "stored the state that an earlier apply could not store")
+	return op.dropErrored(ctx, name)
+}
+
+// isOlder says whether the tool refused a state because a later one is stored.
+func isOlder(err error) bool {
+	var tool *toolError
+	return errors.As(err, &tool) && strings.Contains(oneLine(tool.stderr), "over newer state")
+}
+
+func (op *operation) dropErrored(ctx context.Context, name string) error {
+	op.record.Errored = nil
 	return errors.Join(os.RemoveAll(op.erroredPath()), os.Remove(name), op.saveRecord(ctx))
 }

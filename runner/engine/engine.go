@@ -13,8 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -191,8 +193,11 @@ func (e *Engine) Run(ctx context.Context, request *runnerpb.StartOperationReques
 		result = failed(ctx, op.redactError(err))
 		result.Apply = applied
 	}
+	op.redactMessage(result)
 	result.Processes = op.processes
-	result.Warnings = append(result.Warnings, op.warnings...)
+	for _, warning := range op.warnings {
+		result.Warnings = append(result.Warnings, op.redact(warning))
+	}
 	if op.tool != nil {
 		result.Tool = &runnerpb.Tool{Name: op.tool.name, Version: op.tool.version}
 	}
@@ -208,6 +213,9 @@ type operation struct {
 	config  *rest.Config
 	client  client.Client
 	dir     string // everything of this object
+
+	secrets  []string // what to hide
+	redactor atomic.Pointer[redactor]
 
 	record    *record
 	inputs    *inputs
@@ -235,13 +243,11 @@ func (e *Engine) newOperation(ctx context.Context, request *runnerpb.StartOperat
 		return nil, retry(infrav1.RunnerFailedReason, err, "API client of ServiceAccount %s/%s", object.Namespace, object.Spec.Runner.GetServiceAccountName())
 	}
 	op := &operation{
-		engine: e, request: request, report: report, object: object, config: config, client: c,
+		engine: e, request: request, object: object, config: config, client: c,
 		dir: filepath.Join(e.options.Directory, "objects", string(object.UID)),
 	}
-	if err := os.MkdirAll(op.dir, 0o700); err != nil {
-		return nil, err
-	}
-	return op, nil
+	op.report = redactedReporter{op: op, to: report}
+	return op, os.MkdirAll(op.dir, 0o700)
 }
 
 // mapper knows the kinds that the engine works with, so that a client need not
@@ -251,6 +257,7 @@ func mapper() apimeta.RESTMapper {
 	for _, kind := range []schema.GroupVersionKind{
 		corev1.SchemeGroupVersion.WithKind("Secret"),
 		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		coordinationv1.SchemeGroupVersion.WithKind("Lease"),
 		infrav1.GroupVersion.WithKind(infrav1.TerraformKind),
 	} {
 		m.Add(kind, apimeta.RESTScopeNamespace)

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -84,7 +81,7 @@ func (op *operation) exec(ctx context.Context, w *workspace, command string, mes
 	if err == nil {
 		return nil // it was done before it could be interrupted
 	}
-	failure := &toolError{command: command, stderr: stderr.String(), cause: err, killed: wasKilled(err)}
+	failure := &toolError{command: command, stderr: op.redact(stderr.String()), cause: err, killed: wasKilled(err)}
 	if ctx.Err() != nil {
 		if failure.killed {
 			return errKilled
@@ -110,68 +107,28 @@ func wasKilled(err error) bool {
 // await waits for the tool to end, interrupts it when ctx ends, and kills what
 // a dead tool left behind holding its pipes.
 func (op *operation) await(ctx context.Context, w *workspace, done <-chan error) error {
+	p, err, ended := w.awaitProcess(done)
+	if ended {
+		return err
+	}
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	interrupted := ctx.Done()
 	var kill <-chan time.Time
-	zombie := 0
 	for {
 		select {
 		case err := <-done:
 			return err
 		case <-interrupted:
-			pid := w.pid()
-			if pid == 0 { // not started yet
-				break
-			}
 			interrupted = nil
-			_ = syscall.Kill(pid, syscall.SIGINT)
+			_ = syscall.Kill(p.pid, syscall.SIGINT)
 			kill = time.After(op.engine.options.InterruptGrace)
 		case <-kill:
-			killGroup(w.pid())
+			p.killGroup()
 		case <-tick.C:
-			if isZombie(w.pid()) {
-				if zombie++; zombie > 3 {
-					killGroup(w.pid())
-				}
-			}
-		}
-		if interrupted != nil && ctx.Err() != nil {
-			time.Sleep(time.Millisecond) // the launcher is about to leave its process id
+			p.look()
 		}
 	}
-}
-
-// killGroup kills the tool with its providers and provisioners: they share its process group.
-func killGroup(pid int) {
-	if pid > 1 {
-		_ = syscall.Kill(-pid, syscall.SIGKILL)
-	}
-}
-
-// isZombie says whether the process ended and only waits to be collected.
-func isZombie(pid int) bool {
-	if pid == 0 {
-		return false
-	}
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	_, state, found := bytes.Cut(stat, []byte(") "))
-	return found && bytes.HasPrefix(state, []byte("Z"))
-}
-
-func (w *workspace) pidFile() string { return filepath.Join(w.data, "pid") }
-
-// pid is the process id of the running tool; 0 while it is not known.
-func (w *workspace) pid() int {
-	text, err := os.ReadFile(w.pidFile())
-	if err != nil {
-		return 0
-	}
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	return pid
 }
 
 // toolEnv is the whole environment of the tool.

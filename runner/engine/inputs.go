@@ -57,6 +57,9 @@ func (in *inputs) backendConfig() []byte {
 // loadInputs resolves the inputs. For a destruction what the record keeps stands in for what is gone.
 func (op *operation) loadInputs(ctx context.Context, use keptUse) error {
 	kept := op.record.Applied.inputs()
+	if use != keptNever && kept != nil {
+		op.hide(kept.secrets...)
+	}
 	if use == keptOnly && kept != nil {
 		op.inputs = kept
 		return nil
@@ -157,6 +160,9 @@ func (r *resolver) variablesFrom(ctx context.Context, field string, from infrav1
 	}
 	for _, key := range keys {
 		value, found := data[key.From]
+		if !found && from.Optional {
+			continue
+		}
 		if !found {
 			return waiting("%s %s/%s has no key %q (%s)", from.Kind, r.op.object.Namespace, from.Name, key.From, field)
 		}
@@ -251,7 +257,8 @@ func (r *resolver) object(ctx context.Context, field string, kind infrav1.Config
 		err = r.op.client.Get(ctx, key, secret)
 		for _, name := range slices.Sorted(maps.Keys(secret.Data)) { // sorted, so that the record stays equal
 			data[name] = secret.Data[name]
-			r.hide(string(secret.Data[name]))
+			r.inputs.secrets = append(r.inputs.secrets, string(secret.Data[name]))
+			r.op.hide(string(secret.Data[name]))
 		}
 	} else {
 		configMap := &corev1.ConfigMap{}
@@ -298,7 +305,7 @@ func (r *resolver) terraformOutput(ctx context.Context, field string, ref *infra
 		if err != nil {
 			return nil, err
 		}
-		if from.Status.Outputs[i].Type == `"string"` {
+		if from.Status.Outputs[i].Type == "string" {
 			return json.Marshal(string(value))
 		}
 		return asVariable(field, value, infrav1.VariableFormatJSON)
@@ -317,30 +324,6 @@ func targetKey(target infrav1.OutputTarget, output string) (string, bool) {
 		}
 	}
 	return "", false
-}
-
-// minHidden is the shortest value that is worth hiding, in bytes: shorter ones
-// would tear words apart and are guessed anyway.
-const minHidden = 6
-
-func (r *resolver) hide(value string) {
-	for _, line := range append(strings.Split(value, "\n"), value) {
-		if line = strings.TrimSpace(line); len(line) >= minHidden {
-			r.inputs.secrets = append(r.inputs.secrets, line)
-		}
-	}
-}
-
-// redact replaces values that came from Secrets. The tools hide what they know
-// to be sensitive; a provider's error message may not.
-func (op *operation) redact(text string) string {
-	if op.inputs == nil {
-		return text
-	}
-	for _, secret := range op.inputs.secrets {
-		text = strings.ReplaceAll(text, secret, "(sensitive)")
-	}
-	return text
 }
 
 // redactError redacts what goes into a condition.

@@ -6,14 +6,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
+
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 )
 
 // journal is a file that stands while an operation runs. A journal that is
 // found at the start of another operation tells of one that was interrupted
 // without a chance to release its state lock.
 type journal struct {
-	path string
+	path  string
+	alive *os.File // locked while the operation runs
 
 	ID        string    `json:"id"`
 	Hostname  string    `json:"hostname"`
@@ -29,12 +33,22 @@ type interruption struct {
 	To       time.Time `json:"to"`
 }
 
-// openJournal writes the journal of an operation that is about to start tools.
+// openJournal writes the journal of an operation that is about to start tools. A
+// lock on a file beside it, which ends with the process, tells a journal that was
+// left behind from that of an operation that still runs, in another process.
 func (op *operation) openJournal() error {
 	if op.journal != nil {
 		return nil
 	}
 	j := &journal{path: filepath.Join(op.dir, "operation.json")}
+	var err error
+	if j.alive, err = os.OpenFile(filepath.Join(op.dir, "operation.lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(j.alive.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil { //nolint:gosec // descriptors are small
+		return errors.Join(retry(infrav1.RunnerFailedReason, err, "another process works on this object in the same directory"), j.alive.Close())
+	}
+	op.journal = j
 	data, err := os.ReadFile(j.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -43,7 +57,6 @@ func (op *operation) openJournal() error {
 		j.interrupt(op.engine.started)
 	}
 	j.ID, j.Hostname, j.StartedAt = op.request.GetId(), op.engine.options.Hostname, time.Now()
-	op.journal = j
 	return j.save()
 }
 
@@ -51,6 +64,9 @@ func (op *operation) openJournal() error {
 func (j *journal) interrupt(at time.Time) {
 	if at.Before(j.StartedAt) {
 		at = time.Now()
+	}
+	if at.Before(j.StartedAt) { // the clock went back
+		at = j.StartedAt.Add(24 * time.Hour)
 	}
 	j.Interrupted = append(j.Interrupted, interruption{Hostname: j.Hostname, From: j.StartedAt, To: at})
 }
@@ -68,6 +84,7 @@ func (j *journal) save() error {
 
 // close ends the journal; what is known of interrupted operations is kept.
 func (j *journal) close() error {
+	defer j.alive.Close()
 	if len(j.Interrupted) == 0 {
 		return os.Remove(j.path)
 	}

@@ -65,7 +65,7 @@ func (op *operation) withLock(ctx context.Context, w *workspace, run func() erro
 	if !op.mayRelease(lock) {
 		return op.lockedBy(lock)
 	}
-	op.warnings = append(op.warnings, "released the state lock "+lock.GetId()+" of "+lock.GetWho()+", which an interrupted operation left behind")
+	op.warnings = append(op.warnings, "released the state lock "+lock.GetId()+" of "+lock.GetWho()+" ("+lock.GetOperation()+")")
 	if err := op.unlock(ctx, w, lock.GetId()); err != nil {
 		return err
 	}
@@ -80,11 +80,22 @@ func (op *operation) withLock(ctx context.Context, w *workspace, run func() erro
 // noteEnd remembers in the journal whether the tool could release its lock.
 func (op *operation) noteEnd(err error) {
 	var tool *toolError
-	if errors.Is(err, errKilled) || errors.As(err, &tool) && tool.killed {
+	if errors.Is(err, errKilled) || errors.As(err, &tool) && (tool.killed || tool.keptLock()) {
 		op.journal.interrupt(time.Now())
 		return
 	}
 	op.journal.locked()
+}
+
+// keptLock says whether the tool ended without having been able to release its
+// lock: it says so itself, or could not even store the state.
+func (e *toolError) keptLock() bool {
+	text := e.stderr
+	for _, d := range e.errors {
+		text += "\n" + d.Summary + "\n" + d.Detail
+	}
+	return strings.Contains(text, "Error releasing the state lock") || strings.Contains(text, "Failed to save state") ||
+		strings.Contains(text, "Failed to persist state")
 }
 
 // mayRelease decides about a held lock. A foreign lock is only released when the object names its id.

@@ -17,20 +17,23 @@ type message struct {
 	Text       string      `json:"@message"`
 	Type       string      `json:"type"`
 	Diagnostic *diagnostic `json:"diagnostic"`
-	Hook       *struct {
-		Resource struct {
-			Address  string `json:"addr"`
-			Type     string `json:"resource_type"`
-			Provider string `json:"implied_provider"`
-		} `json:"resource"`
-		Action  string `json:"action"`
-		IDKey   string `json:"id_key"`
-		IDValue string `json:"id_value"`
-	} `json:"hook"`
-	Changes *struct {
+	Hook       *hook       `json:"hook"`
+	Changes    *struct {
 		Add, Change, Remove int32
 	} `json:"changes"`
 	Outputs map[string]outputMessage `json:"outputs"`
+}
+
+// hook is what happens to one resource.
+type hook struct {
+	Resource struct {
+		Address  string `json:"addr"`
+		Type     string `json:"resource_type"`
+		Provider string `json:"implied_provider"`
+	} `json:"resource"`
+	Action  string `json:"action"`
+	IDKey   string `json:"id_key"`
+	IDValue string `json:"id_value"`
 }
 
 // outputMessage is an output after an apply; Value is absent when it is sensitive.
@@ -90,7 +93,7 @@ func truncate(text string, limit int) string {
 // operation needs at the end. terraform-exec writes whole lines.
 type messages struct {
 	report runner.Reporter
-	redact func(string) string
+	redact func(diagnostic) diagnostic
 
 	mu          sync.Mutex
 	diagnostics []diagnostic
@@ -101,7 +104,7 @@ type messages struct {
 }
 
 func (op *operation) newMessages() *messages {
-	return &messages{report: op.report, redact: op.redact}
+	return &messages{report: op.report, redact: op.redactDiagnostic}
 }
 
 // Write implements io.Writer.
@@ -110,6 +113,9 @@ func (m *messages) Write(line []byte) (int, error) {
 	if json.Unmarshal(line, &msg) != nil {
 		return len(line), nil // not JSON: a tool's warning about its own configuration
 	}
+	if msg.Hook == nil {
+		msg.Hook = &hook{} // a provisioner may write into the tool's stdout, too
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch msg.Type {
@@ -117,7 +123,7 @@ func (m *messages) Write(line []byte) (int, error) {
 		return len(line), nil
 	case "diagnostic":
 		if msg.Diagnostic != nil {
-			m.diagnostics = append(m.diagnostics, *msg.Diagnostic)
+			m.diagnostics = append(m.diagnostics, m.redact(*msg.Diagnostic))
 		}
 	case "apply_start":
 		m.started++
@@ -132,7 +138,7 @@ func (m *messages) Write(line []byte) (int, error) {
 			m.changes = [3]int32{msg.Changes.Add, msg.Changes.Change, msg.Changes.Remove}
 		}
 	}
-	m.report.Log(msg.Level, m.redact(msg.Text))
+	m.report.Log(msg.Level, msg.Text)
 	return len(line), nil
 }
 
@@ -157,7 +163,7 @@ func (m *messages) warnings() []string {
 		if len(lines) == 10 {
 			break
 		}
-		lines = append(lines, m.redact(d.line()))
+		lines = append(lines, d.line())
 	}
 	return lines
 }

@@ -28,6 +28,9 @@ type moduleFiles struct {
 // localModule finds the calls of local modules. The address has to be a literal.
 var localModule = regexp.MustCompile(`(?m)(?:^|[{\s"])source"?\s*[=:]\s*"(\.\.?/[^"]*)"`)
 
+// elsewhere finds what may lead out of a module's directory.
+var elsewhere = regexp.MustCompile(`\.\.[/\\]|\b(abspath|dirname|path\.cwd|pathexpand)\b`)
+
 // findModule collects the directories that the root module at dir uses. Any
 // other reference to a parent directory may lead anywhere, so that the whole
 // source counts then.
@@ -86,7 +89,7 @@ func readCalls(dir string) (calls []string, outside bool, err error) {
 			}
 		}
 		text = localModule.ReplaceAll(text, nil)
-		outside = outside || bytes.Contains(text, []byte("../")) || bytes.Contains(text, []byte(`..\`))
+		outside = outside || elsewhere.Match(text)
 		return nil
 	})
 	return calls, outside, err

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -385,6 +386,7 @@ output "password" {
 		{Kind: infrav1.ConfigMapKind, Name: "settings", Prefix: "cfg_"},
 		{Kind: infrav1.SecretKind, Name: "creds", Keys: []infrav1.VariableKey{{From: "list"}}, Format: infrav1.VariableFormatJSON},
 		{Kind: infrav1.SecretKind, Name: "absent", Optional: true},
+		{Kind: infrav1.SecretKind, Name: "creds", Keys: []infrav1.VariableKey{{From: "absent"}}, Optional: true},
 	}
 	object.Spec.PublishOutputs = []string{"all", "password"}
 	plan := l.plan(object, &runnerpb.PlanOptions{Save: true})
@@ -467,10 +469,20 @@ func TestDestroyWorksWithoutSourceAndInputs(t *testing.T) {
 		t.Errorf("destroy = %v, want one resource destroyed", result)
 	}
 	l.wantProcesses("init", "plan", "apply")
-	for _, name := range []string{"out", engine.RecordName("gone")} {
+	if record := l.getSecret(engine.RecordName("gone")); len(record.Data["record"]) > 400 {
+		t.Errorf("the record still holds %d bytes", len(record.Data["record"]))
+	}
+	if again := l.destroy(object); again.GetOutcome() != runnerpb.Outcome_OUTCOME_SUCCEEDED {
+		t.Errorf("a repeated destruction = %v", again)
+	}
+	l.wantProcesses()
+	for _, name := range []string{"out", "tfstate-default-gone"} {
 		if err := l.client.Get(t.Context(), clientKey(l, name), &corev1.Secret{}); err == nil {
 			t.Errorf("Secret %s is still there", name)
 		}
+	}
+	if err := l.client.Get(t.Context(), clientKey(l, "lock-tfstate-default-gone"), &coordinationv1.Lease{}); err == nil {
+		t.Error("the Lease of the state's lock is still there")
 	}
 }
 

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,13 +81,19 @@ func compact(text json.RawMessage) json.RawMessage {
 	return b.Bytes()
 }
 
+// isSensitive says whether an output must not be shown: the module marks it, or it
+// holds the value of a Secret that is among the inputs.
+func (op *operation) isSensitive(o output) bool {
+	return o.Sensitive || op.redactor.Load().holds(string(o.Value))
+}
+
 // shownOutputs is what the status may show: values of published outputs only.
 func (op *operation) shownOutputs() []*runnerpb.Output {
 	var shown []*runnerpb.Output
 	for _, name := range slices.Sorted(maps.Keys(op.record.Outputs)) {
 		o := op.record.Outputs[name]
 		entry := &runnerpb.Output{Name: name, Type: string(o.Type), Sensitive: o.Sensitive}
-		if !o.Sensitive && slices.Contains(op.object.Spec.PublishOutputs, name) {
+		if !op.isSensitive(o) && slices.Contains(op.object.Spec.PublishOutputs, name) {
 			entry.Value = string(o.Value)
 		}
 		shown = append(shown, entry)
@@ -123,7 +130,7 @@ func (op *operation) targetData(target *infrav1.OutputTarget) (map[string][]byte
 	keys := target.Keys
 	if len(keys) == 0 {
 		for _, name := range slices.Sorted(maps.Keys(op.record.Outputs)) {
-			if target.Kind == infrav1.SecretKind || !op.record.Outputs[name].Sensitive {
+			if target.Kind == infrav1.SecretKind || !op.isSensitive(op.record.Outputs[name]) {
 				keys = append(keys, infrav1.OutputKey{From: name})
 			}
 		}
@@ -134,7 +141,7 @@ func (op *operation) targetData(target *infrav1.OutputTarget) (map[string][]byte
 		if !found {
 			return nil, terminal(infrav1.OutputNotFoundReason, "spec.outputs: the module has no output %q for %s %q", key.From, target.Kind, target.Name)
 		}
-		if o.Sensitive && target.Kind == infrav1.ConfigMapKind {
+		if op.isSensitive(o) && target.Kind == infrav1.ConfigMapKind {
 			return nil, terminal(infrav1.OutputSensitiveReason, "spec.outputs: output %q is sensitive and cannot go into ConfigMap %q; use a Secret", key.From, target.Name)
 		}
 		var text string
@@ -169,6 +176,9 @@ func setData(object client.Object, data map[string][]byte) {
 }
 
 func (op *operation) writeTarget(ctx context.Context, target *infrav1.OutputTarget) error {
+	if strings.HasPrefix(target.Name, "tfstate-") || strings.HasPrefix(target.Name, recordPrefix) {
+		return terminal(infrav1.OutputConflictReason, "spec.outputs: names that begin with tfstate- or %s are kept for states and records; choose another one than %q", recordPrefix, target.Name)
+	}
 	data, err := op.targetData(target)
 	if err != nil {
 		return err
@@ -257,16 +267,46 @@ func (op *operation) deleteTarget(ctx context.Context, target infrav1.OutputTarg
 	return client.IgnoreNotFound(err)
 }
 
-// cleanUp removes what the runner made for an object whose resources are destroyed.
+// cleanUp removes what the runner made for an object whose resources are
+// destroyed. The record goes with the object; until then it says that nothing is
+// left, so that a repetition needs neither source nor tool.
 func (op *operation) cleanUp(ctx context.Context) error {
-	var errs []error
+	op.cleaned = true
+	r := op.record
+	*r = record{Key: r.Key, Applies: r.Applies, Written: r.Written, Destroyed: true, head: r.head, content: r.content}
+	if r.head != nil {
+		if err := op.saveRecord(ctx); err != nil {
+			return err
+		}
+	}
 	for _, target := range op.record.Written {
-		errs = append(errs, op.deleteTarget(ctx, target))
+		if err := op.deleteTarget(ctx, target); err != nil {
+			return err
+		}
 	}
-	if head := op.record.head; head != nil {
-		op.record.head = nil
-		errs = append(errs, op.deleteParts(ctx, head), client.IgnoreNotFound(op.client.Delete(ctx, head)))
+	if op.object.UsesKubernetesBackend() {
+		if err := op.deleteState(ctx); err != nil {
+			return err
+		}
 	}
-	op.cleaned = errors.Join(errs...) == nil
-	return errors.Join(errs...)
+	return nil
+}
+
+// deleteState removes the empty state and its lock from the kubernetes backend.
+// Terraform splits large states, so that there may be several Secrets.
+func (op *operation) deleteState(ctx context.Context) error {
+	secrets := &corev1.SecretList{}
+	err := op.client.List(ctx, secrets, client.InNamespace(op.object.Namespace), client.MatchingLabels{
+		"tfstate": "true", "tfstateSecretSuffix": op.object.GetSecretSuffix(), "tfstateWorkspace": op.object.GetWorkspace(),
+	})
+	if err != nil {
+		return err
+	}
+	for i := range secrets.Items {
+		if err := client.IgnoreNotFound(op.client.Delete(ctx, &secrets.Items[i])); err != nil {
+			return err
+		}
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: op.object.Namespace, Name: "lock-" + op.stateSecret()}}
+	return client.IgnoreNotFound(op.client.Delete(ctx, lease))
 }

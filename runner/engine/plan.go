@@ -35,11 +35,11 @@ type preparation struct{ kept keptUse }
 func (op *operation) prepare(ctx context.Context, p preparation) error {
 	op.report.Phase("prepare")
 	var err error
-	if op.record, err = loadRecord(ctx, op.client, op.object.Namespace, op.object.Name); err != nil {
+	if op.record, err = op.loadRecord(ctx); err != nil {
 		return err
 	}
 	op.recordKeyFromPlan()
-	if err := errors.Join(op.selectTool(), op.checkState()); err != nil {
+	if err := op.bind(ctx); err != nil {
 		return err
 	}
 	if err := op.loadInputs(ctx, p.kept); err != nil {
@@ -51,6 +51,9 @@ func (op *operation) prepare(ctx context.Context, p preparation) error {
 	kept := p.kept == keptOnly || p.kept == keptIfMissing && op.object.Spec.SourceRef != nil && !op.engine.HasSource(op.request.GetSource().GetDigest())
 	if kept && !op.record.keepsModule() {
 		return terminal(infrav1.SourceNotFoundReason, "the source is gone and the runner kept no copy of the module (none was applied with deletionPolicy Destroy, or it is larger than 1 MiB); restore the source, or set spec.deletionPolicy to Orphan")
+	}
+	if err := op.collectErrored(); err != nil {
+		return err
 	}
 	if err := op.openWorkspace(ctx, kept); err != nil {
 		return err
@@ -83,13 +86,10 @@ func (op *operation) plan(ctx context.Context) (*runnerpb.Result, error) {
 	if err := op.prepare(ctx, preparation{kept: op.keptUse(options.GetDestroy())}); err != nil {
 		return nil, err
 	}
-	if options.GetIfChanged() && !options.GetForce() && bytes.Equal(op.record.Planned, op.basis) {
+	if options.GetIfChanged() && !options.GetForce() && op.isPlanned() {
 		return op.unchanged(ctx, true)
 	}
-	if err := op.initialise(ctx); err != nil {
-		return nil, err
-	}
-	if err := op.recoverState(ctx); err != nil {
+	if err := op.ready(ctx); err != nil {
 		return nil, err
 	}
 	changes, warnings, err := op.runPlan(ctx, options.GetDestroy())
@@ -97,12 +97,35 @@ func (op *operation) plan(ctx context.Context) (*runnerpb.Result, error) {
 		return nil, err
 	}
 	op.warnings = append(op.warnings, warnings...)
+	if !changes && options.GetDestroy() && !op.object.DeletionTimestamp.IsZero() {
+		result := succeeded()
+		result.Plan = &runnerpb.PlanResult{Destroy: true}
+		return result, op.cleanUp(ctx)
+	}
 	if !changes {
 		op.dropPlan()
 		op.settle(op.basis)
 		return op.unchanged(ctx, false)
 	}
 	return op.changed(ctx)
+}
+
+// isPlanned says whether the last plan was made on the same basis and is the one
+// that would be applied, if any would.
+func (op *operation) isPlanned() bool {
+	pending := op.findPlan("")
+	return bytes.Equal(op.record.Planned, op.basis) && (pending == nil || bytes.Equal(pending.Basis, op.basis))
+}
+
+// ready makes the workspace and the state fit for work.
+func (op *operation) ready(ctx context.Context) error {
+	if err := op.initialise(ctx); err != nil {
+		return err
+	}
+	if err := op.checkState(); err != nil {
+		return err
+	}
+	return op.recoverState(ctx)
 }
 
 // keptUse lets the record stand in only where everything is destroyed.
@@ -185,7 +208,8 @@ func (op *operation) unchanged(ctx context.Context, skipped bool) (*runnerpb.Res
 	written := false
 	if op.record.Plan == nil { // outputs of what is not applied yet are not there yet
 		var err error
-		if written, err = op.refreshOutputs(ctx, op.request.GetPlan().GetForce()); err != nil {
+		anew := op.request.GetPlan().GetForce() || op.request.GetPlan().GetReadOutputs()
+		if written, err = op.refreshOutputs(ctx, anew); err != nil {
 			return nil, err
 		}
 		if err := op.keepForDestroy(); err != nil {
@@ -199,6 +223,9 @@ func (op *operation) unchanged(ctx context.Context, skipped bool) (*runnerpb.Res
 	result.Plan = &runnerpb.PlanResult{
 		Skipped: skipped, Destroy: op.request.GetPlan().GetDestroy(), ModuleDigest: op.workspace.moduleDigest,
 		Outputs: op.shownOutputs(), OutputsWritten: written,
+	}
+	if pending := op.findPlan(""); skipped && pending != nil {
+		result.Plan.Id = pending.ID
 	}
 	return result, nil
 }
@@ -255,7 +282,7 @@ func (op *operation) newSavedPlan(shown *tfjson.Plan) (*savedPlan, error) {
 		ID: id, Key: op.record.Key, CreatedAt: time.Now().UTC().Truncate(time.Second), Revision: op.revision(),
 		Basis: op.basis, Workspace: w.key, Destroy: op.destroys(),
 		File: file, LockFile: lockFile, Variables: op.inputs.variablesJSON(),
-		Resources: priorResources(shown),
+		Secrets: op.inputs.secrets, Resources: priorResources(shown),
 	}
 	for _, change := range shown.OutputChanges {
 		plan.SensitiveOutputs = plan.SensitiveOutputs || change.AfterSensitive == true && !change.Actions.NoOp()
@@ -278,14 +305,15 @@ func (op *operation) keepReadable(ctx context.Context, shown *tfjson.Plan, plan 
 		return op.classify(ctx, infrav1.PlanFailedReason, err)
 	}
 	plan.Text = op.redact(plan.Text)
-	plan.Changes, err = json.Marshal(redactedChanges(shown))
+	changes, err := json.Marshal(redactedChanges(shown))
+	plan.Changes = json.RawMessage(op.redact(string(changes)))
 	return err
 }
 
 func (op *operation) planResult(shown *tfjson.Plan, plan *savedPlan) *runnerpb.Result {
 	result := succeeded()
 	result.Plan = &runnerpb.PlanResult{
-		Changes: true, Id: plan.ID, Destroy: plan.Destroy,
+		Changes: true, Id: plan.ID, Digest: plan.digest(), Destroy: plan.Destroy,
 		Drift:          bytes.Equal(op.record.Settled, op.basis) && !plan.Destroy,
 		Summary:        summarize(shown),
 		Changed:        changedResources(shown),

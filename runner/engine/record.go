@@ -12,12 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
@@ -28,10 +30,13 @@ const (
 	// chunkSize bounds what one Secret of a record holds, in bytes; the API
 	// server takes at most 1 MiB per object.
 	chunkSize = 512 << 10
+	// maxRecord bounds a record when it is unpacked, maxParts when it is read.
+	maxRecord, maxParts = 256 << 20, 256
 	// maxKeptSource bounds the module that a record keeps for a later
 	// destruction, in bytes of the compressed archive.
 	maxKeptSource = 1 << 20
 
+	recordPrefix    = "terrace-record-"
 	recordKey       = "record"
 	partsAnnotation = infrav1.GroupName + "/parts"
 	digestAnnotaton = infrav1.GroupName + "/digest"
@@ -44,6 +49,8 @@ type record struct {
 	Key []byte `json:"key"`
 	// Tool that wrote the state: OpenTofu or Terraform.
 	Tool string `json:"tool,omitempty"`
+	// Destroyed says that nothing is left; the object is about to go.
+	Destroyed bool `json:"destroyed,omitempty"`
 	// State is where the state is kept; see statePlace.
 	State string `json:"state,omitempty"`
 	// Applies counts the plans that were applied.
@@ -118,7 +125,22 @@ type savedPlan struct {
 	File      []byte               `json:"file"`
 	LockFile  []byte               `json:"lockFile,omitempty"`
 	Variables []byte               `json:"variables,omitempty"`
+	Secrets   []string             `json:"secrets,omitempty"` // not to be shown
 }
+
+// digest covers everything that an apply of the plan uses. The manager keeps it
+// where tenants cannot write, so that a plan that was swapped is noticed.
+func (p *savedPlan) digest() string {
+	sum := sha256.New()
+	for _, part := range [][]byte{p.File, p.LockFile, p.Variables, p.Basis, []byte(p.Workspace), []byte(strconv.FormatBool(p.Destroy))} {
+		fmt.Fprintf(sum, "%d:", len(part))
+		sum.Write(part)
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
+}
+
+// workspaceKey is what a workspace's key looks like.
+var workspaceKey = regexp.MustCompile("^[0-9a-f]{32}$")
 
 // digest is keyed, so that it tells nothing about a value that could be guessed.
 func (r *record) digest(parts ...[]byte) []byte {
@@ -133,12 +155,11 @@ func (r *record) digest(parts ...[]byte) []byte {
 // RecordName is the name of the Secret that holds the record of a Terraform
 // object, or its first part; long names are shortened with a digest.
 func RecordName(object string) string {
-	const prefix = "terrace-record-"
-	if name := prefix + object; len(name) <= 240 {
+	if name := recordPrefix + object; len(name) <= 240 {
 		return name
 	}
 	sum := sha256.Sum256([]byte(object))
-	return prefix + object[:200] + "-" + hex.EncodeToString(sum[:8])
+	return recordPrefix + object[:200] + "-" + hex.EncodeToString(sum[:8])
 }
 
 // loadRecord reads an object's record; a new one is begun where there is none.
@@ -156,6 +177,7 @@ func loadRecord(ctx context.Context, c client.Reader, namespace, name string) (*
 	}
 	packed := head.Data[recordKey]
 	parts, _ := strconv.Atoi(head.Annotations[partsAnnotation])
+	parts = min(parts, maxParts)
 	for i := 1; i < parts; i++ {
 		part := &corev1.Secret{}
 		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: partName(head, i)}, part); err != nil {
@@ -175,6 +197,22 @@ func loadRecord(ctx context.Context, c client.Reader, namespace, name string) (*
 		return nil, terminal(infrav1.RecordDamagedReason, "Secret %s/%s cannot be read: %v", namespace, head.Name, err)
 	}
 	return r, nil
+}
+
+// loadRecord reads the object's record. One that an earlier object of the same
+// name left behind counts only for a state that it could not store.
+func (op *operation) loadRecord(ctx context.Context) (*record, error) {
+	r, err := loadRecord(ctx, op.client, op.object.Namespace, op.object.Name)
+	if err != nil || r.head == nil || ownedBy(r.head, op.object.UID) {
+		return r, err
+	}
+	fresh := &record{Key: r.Key, Errored: r.Errored, Applies: r.Applies, head: r.head}
+	return fresh, nil
+}
+
+// ownedBy says whether a record belongs to the object: it names no other.
+func ownedBy(head *corev1.Secret, uid types.UID) bool {
+	return len(head.OwnerReferences) == 0 || head.OwnerReferences[0].UID == uid
 }
 
 func partName(head *corev1.Secret, part int) string {
@@ -238,17 +276,19 @@ func (op *operation) deleteParts(ctx context.Context, head *corev1.Secret) error
 	return errors.Join(errs...)
 }
 
-// recordSecret is owned by the object, so that it goes when the object goes.
+// recordSecret is owned by the object, so that it goes when the object goes;
+// except while it holds the only copy of a state.
 func (op *operation) recordSecret(name string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: op.object.Namespace,
-		Name:      name,
-		Labels:    op.labels("record"),
-		OwnerReferences: []metav1.OwnerReference{{
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: op.object.Namespace, Name: name, Labels: op.labels("record"),
+	}}
+	if op.record.Errored == nil {
+		secret.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: infrav1.GroupVersion.String(), Kind: infrav1.TerraformKind,
 			Name: op.object.Name, UID: op.object.UID,
-		}},
-	}}
+		}}
+	}
+	return secret
 }
 
 // labels of everything that the runner writes for the object.
@@ -282,7 +322,11 @@ func unpack(packed []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(r)
+	content, err := io.ReadAll(io.LimitReader(r, maxRecord+1))
+	if len(content) > maxRecord {
+		return nil, errors.New("it is larger than any record that was ever written")
+	}
+	return content, err
 }
 
 // Plan is what a record shows of a plan that waits for its approval.

@@ -3,6 +3,11 @@ package engine_test
 import (
 	"strings"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -73,13 +78,77 @@ func TestAStateIsNotLeftBehindByAccident(t *testing.T) {
 			if plan := l.plan(before, &runnerpb.PlanOptions{IfChanged: true}); !plan.GetSkipped() {
 				t.Errorf("plan = %v, want nothing to do after the change was taken back", plan)
 			}
-			if name != "another workspace" {
+			if object.Spec.Backend != nil && object.Spec.Backend.Custom != "" {
 				return
 			}
-			if plan := l.plan(object, &runnerpb.PlanOptions{Force: true}); plan.GetSummary().GetAdd() != 1 {
-				t.Errorf("plan = %v, want a new beginning, since it was asked for", plan)
+			// A new beginning is possible if it is asked for: planned, planned once more, applied.
+			plan := l.plan(object, &runnerpb.PlanOptions{Force: true, Save: true})
+			if again := l.plan(object, &runnerpb.PlanOptions{Save: true}); again.GetId() != plan.GetId() {
+				t.Errorf("plan = %v, want the forced plan again", again)
+			}
+			if applied := l.apply(object, plan.GetId()); applied.GetAdded() != 1 {
+				t.Errorf("apply = %v, want a new beginning", applied)
 			}
 		})
+	}
+}
+
+func TestAStateMovedThroughBackendSettingsIsNoticed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	settings := l.secret("backend", map[string]string{"path": l.dir + "/one.tfstate"})
+	object := l.object("moved", greeting)
+	object.Spec.Backend = &infrav1.Backend{
+		Custom:     `backend "local" {}`,
+		ConfigFrom: []infrav1.BackendConfigFrom{{Kind: infrav1.SecretKind, Name: "backend"}},
+	}
+	l.settle(object)
+	settings.Data = map[string][]byte{"path": []byte(l.dir + "/two.tfstate")}
+	if err := l.client.Update(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	result, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{}))
+	if f := result.GetFailure(); f.GetReason() != infrav1.BackendChangedReason {
+		t.Errorf("result = %v, want the change refused", result)
+	}
+}
+
+func TestOutputsOfAnotherObjectAreInputs(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	c, err := client.New(cluster.Config, client.Options{Scheme: scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	producer := &infrav1.Terraform{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: "producer"}}
+	producer.Spec.Interval.Duration = time.Hour
+	producer.Spec.Inline = map[string]string{"main.tf": ""}
+	producer.Spec.Outputs = []infrav1.OutputTarget{{Kind: infrav1.SecretKind, Name: "produced"}}
+	if err := c.Create(t.Context(), producer); err != nil {
+		t.Fatal(err)
+	}
+	producer.Status.Outputs = []infrav1.OutputStatus{
+		{Name: "nodes", Type: "map(string)", Value: value(map[string]string{"a": "192.0.2.1"})},
+		{Name: "token", Type: "string", Sensitive: true},
+		{Name: "ports", Type: "list(number)", Sensitive: true},
+	}
+	if err := c.Status().Update(t.Context(), producer); err != nil {
+		t.Fatal(err)
+	}
+	l.secret("produced", map[string]string{"token": "123", "ports": "[80,443]"})
+	object := l.object("consumer", `
+variable "nodes" { type = map(string) }
+variable "token" { type = string }
+variable "ports" { type = list(number) }
+output "all" { value = "${var.nodes["a"]} ${var.token} ${var.ports[1]}" }`)
+	for _, name := range []string{"nodes", "token", "ports"} {
+		object.Spec.Variables = append(object.Spec.Variables, infrav1.Variable{Name: name, ValueFrom: &infrav1.VariableSource{
+			TerraformOutput: &infrav1.TerraformOutputReference{Name: "producer", Output: name},
+		}})
+	}
+	object.Spec.PublishOutputs = []string{"all"}
+	if plan := l.plan(object, &runnerpb.PlanOptions{}); plan.GetPlannedOutputs()["all"] != `"192.0.2.1 123 443"` {
+		t.Errorf("planned outputs = %v", plan.GetPlannedOutputs())
 	}
 }
 
@@ -105,4 +174,13 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 			l.wantProcesses()
 		})
 	}
+}
+
+func scheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := infrav1.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }

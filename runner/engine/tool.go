@@ -75,6 +75,28 @@ func writeProgram(path, text string) error {
 	return os.WriteFile(path, []byte(text), 0o700) //nolint:gosec // has to be executable
 }
 
+// bind chooses the tool and checks that tool and state are those that the object
+// is bound to. A forced plan ends the bond; the next apply makes a new one.
+func (op *operation) bind(ctx context.Context) error {
+	r := op.record
+	if op.request.GetPlan().GetForce() && (r.Tool != "" || r.State != "") {
+		if r.Errored != nil && r.State != op.statePlace() {
+			return terminal(infrav1.StateSaveFailedReason, "a state that could not be stored is still kept for %s; let it be stored there before you move on", r.State)
+		}
+		r.Tool, r.State = "", ""
+		if err := op.saveRecord(ctx); err != nil {
+			return err
+		}
+	}
+	if err := op.selectTool(); err != nil {
+		return err
+	}
+	if op.object.UsesKubernetesBackend() { // the place of any other state is known after init
+		return op.checkState()
+	}
+	return nil
+}
+
 // selectTool finds the object's tool and checks that the state was not written
 // by the other one: Terraform reads OpenTofu's state without complaint.
 func (op *operation) selectTool() error {
@@ -83,7 +105,7 @@ func (op *operation) selectTool() error {
 	if !ok {
 		return terminal(infrav1.ToolUnavailableReason, "spec.tool is %s, which this runner does not have; choose another tool or a runner image that has it", name)
 	}
-	if bound := op.record.Tool; bound != "" && bound != name && !op.request.GetPlan().GetForce() {
+	if bound := op.record.Tool; bound != "" && bound != name {
 		return terminal(infrav1.ToolChangedReason, "spec.tool is %s but the state was written by %s; set the annotation reconcile.fluxcd.io/forceAt to move it over", name, bound)
 	}
 	op.tool = t

@@ -249,7 +249,7 @@ func (op *operation) extract(ctx context.Context, tree string, kept bool) error 
 				return err
 			}
 			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-				return err
+				return terminal(infrav1.InvalidSpecReason, "spec.inline: file %q cannot be written beside the others", name)
 			}
 		}
 		return nil
@@ -308,33 +308,44 @@ func (op *operation) initialise(ctx context.Context) error {
 	if err != nil {
 		return op.classify(ctx, infrav1.InitFailedReason, err)
 	}
-	if err := w.checkBackend(); err != nil {
+	if err := op.checkBackend(w); err != nil {
 		return err
 	}
 	return writeFile(filepath.Join(w.dir, "initialised"), nil)
 }
 
-// checkBackend refuses a state that would live in the workspace and go with it.
-func (w *workspace) checkBackend() error {
+// savedBackend is the backend as init left it in the workspace.
+type savedBackend struct {
+	Type   string         `json:"type"`
+	Config map[string]any `json:"config"`
+}
+
+func (w *workspace) backend() (savedBackend, error) {
 	var saved struct {
-		Backend struct {
-			Type   string `json:"type"`
-			Config struct {
-				Path string `json:"path"`
-			} `json:"config"`
-		} `json:"backend"`
+		Backend savedBackend `json:"backend"`
 	}
 	data, err := os.ReadFile(filepath.Join(w.data, "terraform.tfstate"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return saved.Backend, nil
+	}
+	if err != nil {
+		return saved.Backend, err
+	}
+	err = json.Unmarshal(data, &saved)
+	return saved.Backend, err
+}
+
+// checkBackend refuses a state that would live in the workspace and go with it.
+func (op *operation) checkBackend(w *workspace) error {
+	saved, err := w.backend()
+	if err != nil {
 		return err
 	}
-	if err == nil {
-		if err := json.Unmarshal(data, &saved); err != nil {
-			return err
-		}
+	if op.object.UsesKubernetesBackend() && (saved.Type != "kubernetes" || saved.Config["secret_suffix"] != op.object.GetSecretSuffix()) {
+		return terminal(infrav1.BackendInvalidReason, "a file of the module overrides the backend that spec.backend asks for; remove it, or set spec.backend.none")
 	}
-	local := saved.Backend.Type == "" || saved.Backend.Type == "local"
-	if local && !filepath.IsAbs(saved.Backend.Config.Path) {
+	path, _ := saved.Config["path"].(string)
+	if (saved.Type == "" || saved.Type == "local") && !filepath.IsAbs(path) {
 		return terminal(infrav1.BackendInvalidReason, "the state would be kept in the runner's working directory and lost with it: declare a remote backend in the module, or use spec.backend.kubernetes or spec.backend.custom")
 	}
 	return nil
@@ -352,6 +363,9 @@ func (op *operation) classify(ctx context.Context, reason string, err error) err
 		return retry(reason, err, "%s", tool.describe())
 	}
 	first := tool.errors[0]
+	if first.Summary == "No value for required variable" { // validate does not look at values
+		return terminal(reason, "%s failed: %s", tool.command, first.line())
+	}
 	var found []diagnostic
 	_ = op.exec(ctx, op.workspace, "validate", nil, func(ctx context.Context, tf *tfexec.Terraform) error {
 		output, err := tf.Validate(ctx)
@@ -365,6 +379,7 @@ func (op *operation) classify(ctx context.Context, reason string, err error) err
 		return json.Unmarshal(text, &found)
 	})
 	for _, d := range found {
+		d = op.redactDiagnostic(d)
 		if d.Severity == "error" && d.same(first) {
 			return terminal(reason, "%s failed: %s", tool.command, first.line())
 		}

@@ -809,8 +809,10 @@ type PlanOptions struct {
 	Destroy bool `protobuf:"varint,2,opt,name=destroy,proto3" json:"destroy,omitempty"`
 	// Save the plan and its readable text, because somebody may have to approve it.
 	Save bool `protobuf:"varint,3,opt,name=save,proto3" json:"save,omitempty"`
-	// Forget the tool that the object was bound to and read outputs anew.
-	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// Forget the tool and the place of the state that the object was bound to, and read outputs anew.
+	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// Read the outputs anew: an earlier apply may have ended without doing so.
+	ReadOutputs   bool `protobuf:"varint,5,opt,name=read_outputs,json=readOutputs,proto3" json:"read_outputs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -873,10 +875,20 @@ func (x *PlanOptions) GetForce() bool {
 	return false
 }
 
+func (x *PlanOptions) GetReadOutputs() bool {
+	if x != nil {
+		return x.ReadOutputs
+	}
+	return false
+}
+
 type ApplyOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The saved plan to apply; no other is applied.
-	PlanId        string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// The digest that the runner gave when it made the plan. Tenants can write to
+	// where plans are saved, but not to where the manager keeps this.
+	PlanDigest    string `protobuf:"bytes,2,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -914,6 +926,13 @@ func (*ApplyOptions) Descriptor() ([]byte, []int) {
 func (x *ApplyOptions) GetPlanId() string {
 	if x != nil {
 		return x.PlanId
+	}
+	return ""
+}
+
+func (x *ApplyOptions) GetPlanDigest() string {
+	if x != nil {
+		return x.PlanDigest
 	}
 	return ""
 }
@@ -1589,10 +1608,11 @@ func (x *Lock) GetCreatedUnix() int64 {
 
 type PlanResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nothing that shapes the plan changed, so no tool ran.
+	// Nothing that shapes the plan changed, so no tool ran; id is that of the plan
+	// that is still pending, if any.
 	Skipped bool `protobuf:"varint,1,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	Changes bool `protobuf:"varint,2,opt,name=changes,proto3" json:"changes,omitempty"`
-	// "plan-<16 hex>"; set when there are changes.
+	// "plan-<32 hex>"; set when there are changes.
 	Id string `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	// The same configuration and inputs were applied before: what changes is drift.
 	Drift   bool     `protobuf:"varint,4,opt,name=drift,proto3" json:"drift,omitempty"`
@@ -1609,8 +1629,10 @@ type PlanResult struct {
 	ModuleDigest  string      `protobuf:"bytes,11,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
 	Resources     []*Resource `protobuf:"bytes,12,rep,name=resources,proto3" json:"resources,omitempty"`
 	ResourceCount int64       `protobuf:"varint,13,opt,name=resource_count,json=resourceCount,proto3" json:"resource_count,omitempty"`
-	// There is nothing in the state, so nothing to destroy.
-	Saved         bool `protobuf:"varint,14,opt,name=saved,proto3" json:"saved,omitempty"`
+	// The plan was saved beyond the runner's own directory.
+	Saved bool `protobuf:"varint,14,opt,name=saved,proto3" json:"saved,omitempty"`
+	// Digest of everything that an apply of the plan uses; see ApplyOptions.
+	Digest        string `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1741,6 +1763,13 @@ func (x *PlanResult) GetSaved() bool {
 		return x.Saved
 	}
 	return false
+}
+
+func (x *PlanResult) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
 }
 
 type Summary struct {
@@ -2340,15 +2369,18 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\aoptions\"<\n" +
 	"\x06Source\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\tR\brevision\"p\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision\"\x93\x01\n" +
 	"\vPlanOptions\x12\x1d\n" +
 	"\n" +
 	"if_changed\x18\x01 \x01(\bR\tifChanged\x12\x18\n" +
 	"\adestroy\x18\x02 \x01(\bR\adestroy\x12\x12\n" +
 	"\x04save\x18\x03 \x01(\bR\x04save\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"'\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12!\n" +
+	"\fread_outputs\x18\x05 \x01(\bR\vreadOutputs\"H\n" +
 	"\fApplyOptions\x12\x17\n" +
-	"\aplan_id\x18\x01 \x01(\tR\x06planId\"-\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12\x1f\n" +
+	"\vplan_digest\x18\x02 \x01(\tR\n" +
+	"planDigest\"-\n" +
 	"\x12ForceUnlockOptions\x12\x17\n" +
 	"\alock_id\x18\x01 \x01(\tR\x06lockId\"9\n" +
 	"\x16StartOperationResponse\x12\x1f\n" +
@@ -2401,7 +2433,7 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03who\x18\x02 \x01(\tR\x03who\x12\x1c\n" +
 	"\toperation\x18\x03 \x01(\tR\toperation\x12!\n" +
-	"\fcreated_unix\x18\x04 \x01(\x03R\vcreatedUnix\"\x8d\x05\n" +
+	"\fcreated_unix\x18\x04 \x01(\x03R\vcreatedUnix\"\xa5\x05\n" +
 	"\n" +
 	"PlanResult\x12\x18\n" +
 	"\askipped\x18\x01 \x01(\bR\askipped\x12\x18\n" +
@@ -2418,7 +2450,8 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\rmodule_digest\x18\v \x01(\tR\fmoduleDigest\x129\n" +
 	"\tresources\x18\f \x03(\v2\x1b.terrace.runner.v1.ResourceR\tresources\x12%\n" +
 	"\x0eresource_count\x18\r \x01(\x03R\rresourceCount\x12\x14\n" +
-	"\x05saved\x18\x0e \x01(\bR\x05saved\x1aA\n" +
+	"\x05saved\x18\x0e \x01(\bR\x05saved\x12\x16\n" +
+	"\x06digest\x18\x0f \x01(\tR\x06digest\x1aA\n" +
 	"\x13PlannedOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x01\n" +
