@@ -64,7 +64,7 @@ func (o *options) bind(flags *flag.FlagSet) {
 	flags.IntVar(&o.httpRetry, "http-retry", 9, "The number of times a failed download of an artifact is repeated.")
 	flags.StringVar(&o.defaultServiceAccount, "default-service-account", "",
 		"The ServiceAccount of runners whose object names none, or the default terrace-runner.")
-	flags.StringVar(&o.runnerMode, "runner-mode", runnerModeEmbedded, "Where runners live; embedded serves them inside the manager, for development.")
+	flags.StringVar(&o.runnerMode, "runner-mode", "", "Where runners live; required. embedded serves them inside the manager, for development and a single trust domain: it does not isolate tenants.")
 	flags.StringVar(&o.storagePath, "storage-path", filepath.Join(os.TempDir(), "terrace"),
 		"The directory of the embedded runner. It should outlive the process, so that interrupted operations are recognised.")
 	flags.StringVar(&o.tofuPath, "tofu-path", "", "The OpenTofu program of the embedded runner; looked up on the PATH if empty.")
@@ -91,6 +91,9 @@ func (o *options) bind(flags *flag.FlagSet) {
 
 // complete checks the flags and derives what follows from them.
 func (o *options) complete() error {
+	if o.runnerMode == "" {
+		return fmt.Errorf("--runner-mode is required; --runner-mode=%s serves runners inside the manager, for development and a single trust domain: it does not isolate tenants from each other", runnerModeEmbedded)
+	}
 	if o.runnerMode != runnerModeEmbedded {
 		return fmt.Errorf("--runner-mode=%s: the modes are: %s", o.runnerMode, runnerModeEmbedded)
 	}

@@ -27,6 +27,18 @@ func TestReferencesAcrossNamespacesAreDeniedByDefault(t *testing.T) {
 	}
 }
 
+func TestTheRunnerModeHasNoDefault(t *testing.T) {
+	t.Parallel()
+	opts, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = opts.complete()
+	if err == nil || !strings.Contains(err.Error(), "--runner-mode is required") || !strings.Contains(err.Error(), "does not isolate tenants") {
+		t.Errorf("error = %v, want one that says what embedded is for", err)
+	}
+}
+
 func TestUnknownRunnerModeIsRefused(t *testing.T) {
 	t.Parallel()
 	opts, err := parse(t, "--runner-mode=somewhere")

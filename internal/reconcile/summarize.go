@@ -1,12 +1,15 @@
 package reconcile
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -34,6 +37,9 @@ type Summarizer struct {
 	Backoff Backoff
 	// Now is the time of the reconciliation.
 	Now time.Time
+	// Earlier says that the outcome is that of an earlier generation, so that the
+	// present one stays unobserved.
+	Earlier bool
 }
 
 // Summary says what follows from an outcome.
@@ -122,8 +128,11 @@ func (s Summarizer) failure(err error) Summary {
 }
 
 func (s Summarizer) bug(err error) Summary {
-	if IsTransient(err) {
+	if apierrors.IsConflict(err) || errors.Is(err, context.Canceled) {
 		return Summary{Result: ctrl.Result{RequeueAfter: ConflictDelay}, Transient: true}
+	}
+	if IsTransient(err) {
+		return Summary{Err: err, Transient: true} // backs off
 	}
 	s.markFailing(meta.FailedReason, err.Error())
 	return Summary{Err: err, Message: err.Error()}
@@ -143,6 +152,10 @@ func (s Summarizer) succeed() {
 // settle records that this generation was dealt with, in the object and in all of
 // its conditions: those that did not change hold for the new generation too.
 func (s Summarizer) settle() {
+	if s.Earlier {
+		s.handled()
+		return
+	}
 	*s.Fields.ObservedGeneration = s.Object.GetGeneration()
 	list := slices.Clone(s.Object.GetConditions())
 	for i := range list {

@@ -112,6 +112,9 @@ func TestSummarize(t *testing.T) {
 		"the end of the process says nothing about the object": {
 			err: context.Canceled, wantReconciling: "Progressing", wantObserved: 2, wantFailures: 1, wantRequeue: ConflictDelay,
 		},
+		"an overloaded API server says nothing about the object and is given time": {
+			err: apierrors.NewInternalError(errors.New("etcd")), wantReconciling: "Progressing", wantObserved: 2, wantFailures: 1, wantErr: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

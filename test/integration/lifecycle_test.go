@@ -3,6 +3,7 @@ package integration_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +160,27 @@ func TestANewCommitWithoutEffectKeepsThePlanID(t *testing.T) {
 	o, _ = l.awaitReason(infrav1.ApprovalRequiredReason)
 	if o.Status.Plan.ID == id {
 		t.Error("another effect kept the plan id, so that the old approval would approve it")
+	}
+}
+
+func TestAChangeThatWasTakenBackIsNotApplied(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.create(greeting, nil)
+	l.awaitReady()
+	bad := strings.Replace(greeting, "hello", "bad", 1)
+	l.change(func(o *infrav1.Terraform) { manual(o); o.Spec.Inline["main.tf"] = bad })
+	l.awaitReason(infrav1.ApprovalRequiredReason)
+	l.processes()
+	// Back to what is applied, and from now on nothing needs an approval.
+	l.change(func(o *infrav1.Terraform) {
+		o.Spec.Approval.Mode = infrav1.ApprovalAuto
+		o.Spec.Inline["main.tf"] = greeting
+	})
+	l.awaitReady()
+	l.request()
+	if processes := l.processes(); slices.Contains(processes, "apply") {
+		t.Errorf("tool processes = %q: the change that was taken back was applied", processes)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +39,14 @@ type attempt struct {
 	Retry bool
 }
 
+// revision is that of the source; modules without one have none.
+func (a attempt) revision() string {
+	if a.Source == nil {
+		return ""
+	}
+	return a.Source.Revision
+}
+
 // act does what was decided.
 func (r *Reconciler) act(ctx context.Context, s *scope, d decision) (reconcile.Result, error) {
 	switch d.Action {
@@ -61,10 +70,12 @@ func (s *scope) until(moment time.Time) time.Duration {
 }
 
 func planRequest(d decision, destroy bool) *runnerpb.StartOperationRequest {
+	// After an operation that did not end well, what the runner knows of the outputs may be old.
+	anew := d.Cause == causeLost || d.Cause == causeRetry
 	return &runnerpb.StartOperationRequest{
 		Type: runnerpb.OperationType_OPERATION_TYPE_PLAN,
 		Options: &runnerpb.StartOperationRequest_Plan{Plan: &runnerpb.PlanOptions{
-			IfChanged: d.IfChanged, Save: d.Save, Force: d.Force, Destroy: destroy,
+			IfChanged: d.IfChanged, Save: d.Save, Force: d.Force, Destroy: destroy, ReadOutputs: anew,
 		}},
 	}
 }
@@ -73,7 +84,7 @@ func applyRequest(obj *infrav1.Terraform) *runnerpb.StartOperationRequest {
 	return &runnerpb.StartOperationRequest{
 		Type: runnerpb.OperationType_OPERATION_TYPE_APPLY,
 		Options: &runnerpb.StartOperationRequest_Apply{Apply: &runnerpb.ApplyOptions{
-			PlanId: obj.Status.Plan.ID,
+			PlanId: obj.Status.Plan.ID, PlanDigest: obj.Status.Plan.Digest,
 		}},
 	}
 }
@@ -101,8 +112,15 @@ func (r *Reconciler) start(ctx context.Context, s *scope, d decision, request *r
 	if err := r.complete(s, request); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := s.patcher.Status(ctx, s.obj); err != nil {
-		return reconcile.Result{}, err
+	if err := s.write(ctx); err != nil {
+		s.obj.Status.Operation = nil
+		if !made.Deletion || !refused(err) {
+			if !apierrors.IsConflict(err) { // which says for sure that it was not written
+				s.memory.unstarted = request.GetId()
+			}
+			return reconcile.Result{}, err
+		}
+		d.Visibility = operation.Quiet // nothing about status blocks a deletion
 	}
 	r.forgetFinished(s)
 	r.tracker.Follow(operation.Spec[attempt]{

@@ -208,3 +208,69 @@ func TestDrift(t *testing.T) {
 		w.ready(obj)
 	})
 }
+
+func TestAPendingPlanMustFitTheSpec(t *testing.T) {
+	t.Parallel()
+	t.Run("or it is made anew", func(t *testing.T) {
+		t.Parallel()
+		w := start(t)
+		elsewhere := w.terraform(w.namespace).obj
+		elsewhere.Namespace = "default"
+		if err := w.Create(t.Context(), elsewhere); err != nil {
+			t.Fatal(err)
+		}
+		w.engine.on(always(changes(planA)), nil, nil)
+		obj := w.create(w.terraform("a"))
+		w.until(obj, "waiting for an approval", settled(planA))
+		w.update(obj, func(o *infrav1.Terraform) {
+			o.Spec.Approval.Mode = infrav1.ApprovalAuto
+			o.Spec.Inline = map[string]string{"main.tf": "# another module"}
+			o.Spec.DependsOn = []infrav1.DependencyReference{{Name: elsewhere.Name, Namespace: "default", ReadyExpr: "true"}}
+		})
+		w.until(obj, "refused", func(o *infrav1.Terraform) bool {
+			return conditions.IsStalled(o) && o.Status.ObservedGeneration == o.Generation
+		})
+		w.kill()
+		w.engine.on(inTurn(changes(planB), noChanges()), nil, nil)
+		w.manage(func(r *Reconciler) { r.NoCrossNamespaceRefs = false })
+		obj = w.ready(obj)
+		if applies := w.engine.applies(); len(applies) != 1 || obj.Status.Applied.PlanID != planB {
+			t.Errorf("want one apply, of what the spec says now:\n%s", w.engine.story())
+		}
+		if plans := w.engine.plans(); !plans[1].request.GetPlan().GetIfChanged() {
+			t.Errorf("the plan could not be skipped: %v", plans[1].request)
+		}
+	})
+	t.Run("one that the runner would make again fits", func(t *testing.T) {
+		t.Parallel()
+		w := start(t)
+		w.engine.on(inTurn(changes(planA), skipped()), nil, nil)
+		obj := w.create(w.terraform("a"))
+		w.until(obj, "waiting for an approval", settled(planA))
+		w.update(obj, func(o *infrav1.Terraform) { o.Spec.Interval.Duration = 2 * time.Hour })
+		obj = w.until(obj, "waiting again", settled(planA))
+		if obj.Status.Plan.Generation != obj.Generation || len(w.engine.plans()) != 2 {
+			t.Errorf("want the plan in the new generation:\n%s\n%s", describe(obj), w.engine.story())
+		}
+	})
+}
+
+func TestWhatIsAppliedHasTheDigestThatWasPlanned(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	first, second := changes(planA), changes(planA)
+	first.Plan.Digest, second.Plan.Digest = "sha256:1", "sha256:2"
+	w.engine.on(inTurn(first, second), nil, nil)
+	obj := w.create(w.terraform("a"))
+	obj = w.until(obj, "waiting for an approval", settled(planA))
+	if obj.Status.Plan.Digest != "sha256:1" {
+		t.Errorf("digest %q", obj.Status.Plan.Digest)
+	}
+	w.annotate(obj, meta.ReconcileRequestAnnotation, "one")
+	w.until(obj, "planned again", func(o *infrav1.Terraform) bool { return o.Status.Plan.Digest == "sha256:2" })
+	w.annotate(obj, infrav1.ApproveAnnotation, planA)
+	w.eventually(func() bool { return len(w.engine.applies()) == 1 }, w.engine.story)
+	if digest := w.engine.applies()[0].request.GetApply().GetPlanDigest(); digest != "sha256:2" {
+		t.Errorf("applied with digest %q", digest)
+	}
+}

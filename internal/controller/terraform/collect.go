@@ -19,17 +19,39 @@ import (
 func (r *Reconciler) collect(ctx context.Context, s *scope) (reconcile.Result, error) {
 	snapshot, tracked := r.tracker.Get(s.obj.UID)
 	switch {
+	case tracked && snapshot.Done && recorded(s.obj, snapshot):
+		r.tracker.Forget(s.obj.UID, snapshot.ID)
+		return r.untracked(ctx, s)
 	case tracked && snapshot.Done:
 		s.finished = snapshot.ID
 		s.record(ctx, r, snapshot)
 		return reconcile.Continue(), nil
 	case tracked:
 		return s.progress(snapshot), nil
-	case s.obj.Status.Operation != nil:
-		return r.attach(ctx, s)
 	default:
-		return reconcile.Continue(), nil
+		return r.untracked(ctx, s)
 	}
+}
+
+// untracked looks after the operation that stands in status, if there is one.
+func (r *Reconciler) untracked(ctx context.Context, s *scope) (reconcile.Result, error) {
+	switch written := s.obj.Status.Operation; {
+	case written == nil:
+		return reconcile.Continue(), nil
+	case written.ID == s.memory.unstarted:
+		// It was written although the answer said otherwise, and never started.
+		s.obj.Status.Operation, s.lost = nil, true
+		return reconcile.Continue(), nil
+	default:
+		return r.attach(ctx, s)
+	}
+}
+
+// recorded says whether the result of an operation that stood in status was taken
+// from there already: by a write whose answer was lost, or by another manager.
+func recorded(obj *infrav1.Terraform, snapshot operation.Snapshot[attempt]) bool {
+	written := obj.Status.Operation
+	return snapshot.Visibility == operation.Full && (written == nil || written.ID != snapshot.ID)
 }
 
 // attach follows an operation that stands in status and that this manager did not start.
@@ -44,7 +66,8 @@ func (r *Reconciler) attach(ctx context.Context, s *scope) (reconcile.Result, er
 		Source:     s.obj.Status.Source,
 		PlanID:     written.PlanID,
 		StartedAt:  s.now,
-		Deletion:   !s.obj.DeletionTimestamp.IsZero(),
+		// A deletion makes a new generation: what was started before is no part of it.
+		Deletion: !s.obj.DeletionTimestamp.IsZero() && written.Generation == s.obj.Generation,
 	}
 	if written.StartedAt != nil {
 		made.StartedAt = written.StartedAt.Time

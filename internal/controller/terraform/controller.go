@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/events"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -115,10 +117,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (reconcile.Result,
 }
 
 // suspended leaves the object alone. Only the result of an operation that was
-// already running is reported.
+// already running is reported; it says nothing about the generation that suspends.
 func (r *Reconciler) suspended(ctx context.Context, s *scope) (reconcile.Result, error) {
 	switch {
-	case s.finished == "":
+	case s.finished == "" && !s.lost:
 		log.FromContext(ctx).V(1).Info("suspended")
 		return reconcile.Unchanged(), nil
 	case s.failure != nil:
@@ -127,17 +129,22 @@ func (r *Reconciler) suspended(ctx context.Context, s *scope) (reconcile.Result,
 		return reconcile.Result{}, reconcile.Retry(infrav1.OperationLostReason,
 			errors.New("the operation that was under way has to be planned anew once the object is resumed"))
 	}
-	verdict := judge(s.facts())
-	if verdict.Action == actionApply {
-		return reconcile.Awaiting(meta.SuspendedReason, s.obj.Status.Plan.ID+" is applied once the object is resumed"), nil
+	pending := pendingPlan(s.obj)
+	if pending == nil && conditions.IsTrue(s.obj, meta.ReadyCondition) {
+		conditions.Delete(s.obj, meta.ReconcilingCondition)
+		return reconcile.Unchanged(), nil
 	}
-	return s.rest(verdict.Cause), nil
+	text := "The operation that was under way ended well; what comes next is decided once the object is resumed"
+	if pending != nil {
+		text = pending.ID + of(pending.Revision) + " waits until the object is resumed"
+	}
+	return reconcile.Awaiting(meta.SuspendedReason, text), nil
 }
 
 // conclude writes the outcome into status, in one request if anything changed,
 // then lets go of what was written and tells people what is new.
 func (r *Reconciler) conclude(ctx context.Context, s *scope, result reconcile.Result, err error) (ctrl.Result, error) {
-	if s.gone {
+	if s.gone || s.unreleased {
 		return ctrl.Result{}, err
 	}
 	waiting := err != nil && reconcile.KindOf(err) == reconcile.KindWaiting && s.finished == ""
@@ -145,10 +152,10 @@ func (r *Reconciler) conclude(ctx context.Context, s *scope, result reconcile.Re
 	summary := s.summarizer().Summarize(result, err)
 	if summary.Transient {
 		log.FromContext(ctx).V(1).Info("trying again", "error", err.Error())
-		return summary.Result, nil
+		return summary.Result, summary.Err
 	}
-	if written := s.patcher.Status(ctx, s.obj); written != nil {
-		if reconcile.IsTransient(written) {
+	if written := s.write(ctx); written != nil {
+		if apierrors.IsConflict(written) {
 			log.FromContext(ctx).V(1).Info("trying again", "error", written.Error())
 			return ctrl.Result{RequeueAfter: reconcile.ConflictDelay}, nil
 		}

@@ -166,6 +166,46 @@ func TestSuspendedObjectsReportWhatWasRunning(t *testing.T) {
 	if obj.Status.Operation != nil || len(w.engine.plans()) != 1 {
 		t.Errorf("a suspended object went on:\n%s\n%s", describe(obj), w.engine.story())
 	}
+	if obj.Status.ObservedGeneration == obj.Generation || conditions.GetReason(obj, meta.ReadyCondition) != meta.SuspendedReason {
+		t.Errorf("a generation that was not planned is reported:\n%s", describe(obj))
+	}
+	w.engine.on(always(noChanges()), nil, nil)
+	w.update(obj, func(o *infrav1.Terraform) { o.Spec.Suspend = false })
+	w.ready(obj)
+}
+
+func TestSuspendedObjectsDoNotStallForWhatWasNotTried(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	g := newGate(failure(runnerpb.Failure_KIND_TERMINAL, infrav1.PlanFailedReason, "broken"))
+	w.engine.on(g.answer, nil, nil)
+	obj := w.create(w.terraform("a"))
+	<-g.entered
+	w.update(obj, func(o *infrav1.Terraform) { o.Spec.Suspend = true })
+	close(g.open)
+	if obj = w.reason(obj, infrav1.PlanFailedReason); obj.Status.ObservedGeneration == obj.Generation {
+		t.Errorf("a generation that was not planned is reported:\n%s", describe(obj))
+	}
+}
+
+func TestSuspendedObjectsStayReady(t *testing.T) {
+	t.Parallel()
+	w := start(t, func(r *Reconciler) { r.Times.FirstNotice = 10 * time.Millisecond })
+	obj := w.terraform("a").obj
+	if err := w.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	w.ready(obj)
+	g := newGate(noChanges())
+	w.engine.on(g.answer, nil, nil)
+	w.annotate(obj, meta.ReconcileRequestAnnotation, "one")
+	w.until(obj, "planning", func(o *infrav1.Terraform) bool { return conditions.IsReconciling(o) })
+	w.update(obj, func(o *infrav1.Terraform) { o.Spec.Suspend = true })
+	close(g.open)
+	obj = w.until(obj, "planned", func(o *infrav1.Terraform) bool { return o.Status.LastHandledReconcileAt == "one" })
+	if !conditions.IsReady(obj) || conditions.IsReconciling(obj) || obj.Status.ObservedGeneration == obj.Generation {
+		t.Errorf("not as it was:\n%s", describe(obj))
+	}
 }
 
 func TestProgressIsShown(t *testing.T) {

@@ -33,6 +33,8 @@ type facts struct {
 
 	// PlanID is the pending plan's; empty if there is nothing to apply.
 	PlanID string
+	// PlanMisfit says that the pending plan was made for another generation or revision.
+	PlanMisfit bool
 	// PlanDrift says that the pending plan corrects drift.
 	PlanDrift bool
 	// Approved says that exactly the pending plan is approved.
@@ -70,6 +72,7 @@ const (
 	causeReset      cause = "RetriesReset"
 	causeGeneration cause = "SpecChanged"
 	causeSource     cause = "SourceChanged"
+	causeMisfit     cause = "PlanMisfit"
 	causeInterval   cause = "IntervalElapsed"
 	causeRetry      cause = "RetryDue"
 	causeBackoff    cause = "RetryPending"
@@ -128,7 +131,7 @@ func decide(f facts) decision {
 		return f.planIfChanged(causeSource, operation.Full)
 	}
 	verdict := judge(f)
-	if verdict.Action != actionApply && !f.Now.Before(f.NextPlanAt) {
+	if verdict.Action != actionApply && verdict.Action != actionPlan && !f.Now.Before(f.NextPlanAt) {
 		return f.interval()
 	}
 	return verdict
@@ -155,6 +158,8 @@ func judge(f facts) decision {
 	switch {
 	case f.PlanID == "":
 		return decision{Action: actionRest, Cause: causeUpToDate, Wake: f.NextPlanAt}
+	case f.PlanMisfit: // nobody decided about it in view of what the spec says now
+		return f.planIfChanged(causeMisfit, operation.Full)
 	case f.Mode == infrav1.ApprovalNever:
 		return decision{Action: actionRest, Cause: causeNever, Wake: f.NextPlanAt}
 	case f.Approved:

@@ -22,6 +22,7 @@ func quiet() facts {
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	pending := func(f *facts) { f.PlanID = "plan-1" }
+	misfit := func(f *facts) { f.PlanMisfit = true }
 	due := func(f *facts) { f.NextPlanAt = noon }
 	auto := func(f *facts) { f.Mode = infrav1.ApprovalAuto }
 	never := func(f *facts) { f.Mode = infrav1.ApprovalNever }
@@ -54,21 +55,24 @@ func TestDecide(t *testing.T) {
 		facts []change
 		want  decision
 	}{
-		"nothing to do":                                   {nil, rest(causeUpToDate)},
-		"the first plan runs in any case":                 {[]change{func(f *facts) { f.EverPlanned = false }, generation, source}, plan(causeFirst, operation.Full)},
-		"a plan that may need an approval is saved":       {[]change{requested}, plan(causeRequest, operation.Quiet)},
-		"a plan that needs none is not":                   {[]change{requested, auto}, unsaved(plan(causeRequest, operation.Quiet))},
-		"a plan whose drift is reported is saved":         {[]change{requested, auto, report}, plan(causeRequest, operation.Quiet)},
-		"a new generation is planned if it matters":       {[]change{generation}, ifChanged(plan(causeGeneration, operation.Full))},
-		"a new source is planned if it matters":           {[]change{source}, ifChanged(plan(causeSource, operation.Full))},
-		"a new generation comes before the pending plan":  {[]change{pending, approved, generation}, ifChanged(plan(causeGeneration, operation.Full))},
-		"a request comes before a new generation":         {[]change{generation, requested}, plan(causeRequest, operation.Quiet)},
-		"force comes before a request":                    {[]change{requested, func(f *facts) { f.Forced = true }}, force(plan(causeForce, operation.Quiet))},
-		"the end of the interval is silent":               {[]change{due}, plan(causeInterval, operation.Silent)},
-		"without interest in drift only inputs count":     {[]change{due, disabled}, ifChanged(plan(causeInterval, operation.Silent))},
-		"an unapproved plan is refreshed on interval":     {[]change{pending, due}, plan(causeInterval, operation.Silent)},
-		"an approved plan is not":                         {[]change{pending, approved, due}, apply(causeApproved)},
-		"a standing drift report is refreshed":            {[]change{drifted, report, due}, plan(causeInterval, operation.Silent)},
+		"nothing to do":                                  {nil, rest(causeUpToDate)},
+		"the first plan runs in any case":                {[]change{func(f *facts) { f.EverPlanned = false }, generation, source}, plan(causeFirst, operation.Full)},
+		"a plan that may need an approval is saved":      {[]change{requested}, plan(causeRequest, operation.Quiet)},
+		"a plan that needs none is not":                  {[]change{requested, auto}, unsaved(plan(causeRequest, operation.Quiet))},
+		"a plan whose drift is reported is saved":        {[]change{requested, auto, report}, plan(causeRequest, operation.Quiet)},
+		"a new generation is planned if it matters":      {[]change{generation}, ifChanged(plan(causeGeneration, operation.Full))},
+		"a new source is planned if it matters":          {[]change{source}, ifChanged(plan(causeSource, operation.Full))},
+		"a new generation comes before the pending plan": {[]change{pending, approved, generation}, ifChanged(plan(causeGeneration, operation.Full))},
+		"a request comes before a new generation":        {[]change{generation, requested}, plan(causeRequest, operation.Quiet)},
+		"force comes before a request":                   {[]change{requested, func(f *facts) { f.Forced = true }}, force(plan(causeForce, operation.Quiet))},
+		"the end of the interval is silent":              {[]change{due}, plan(causeInterval, operation.Silent)},
+		"without interest in drift only inputs count":    {[]change{due, disabled}, ifChanged(plan(causeInterval, operation.Silent))},
+		"an unapproved plan is refreshed on interval":    {[]change{pending, due}, plan(causeInterval, operation.Silent)},
+		"an approved plan is not":                        {[]change{pending, approved, due}, apply(causeApproved)},
+		"a standing drift report is refreshed":           {[]change{drifted, report, due}, plan(causeInterval, operation.Silent)},
+		"a plan that does not fit is made anew":          {[]change{pending, approved, auto, misfit}, unsaved(ifChanged(plan(causeMisfit, operation.Full)))},
+		"an unapproved one too":                          {[]change{pending, misfit}, ifChanged(plan(causeMisfit, operation.Full))},
+		"but not before a failure may be tried again":    {[]change{pending, misfit, failed}, decision{Action: actionNone, Cause: causeBackoff, Wake: noon.Add(time.Hour)}},
 		"Manual waits":                                    {[]change{pending}, await},
 		"Manual applies what is approved":                 {[]change{pending, approved}, apply(causeApproved)},
 		"Auto applies":                                    {[]change{pending, auto}, apply(causeAuto)},
@@ -112,11 +116,12 @@ func TestDecide(t *testing.T) {
 // TestNeverMeansNever tries all combinations of the facts that are yes or no.
 func TestNeverMeansNever(t *testing.T) {
 	t.Parallel()
-	for bits := range 1 << 10 {
+	for bits := range 1 << 11 {
 		bit := func(i int) bool { return bits&(1<<i) != 0 }
 		f := quiet()
 		f.EverPlanned, f.GenerationChanged, f.SourceChanged, f.Requested, f.Forced = bit(0), bit(1), bit(2), bit(3), bit(4)
 		f.Lost, f.Stale, f.Failed, f.PlanDrift, f.Approved = bit(5), bit(6), bit(7), bit(8), bit(9)
+		f.PlanMisfit = bit(10)
 		f.PlanID = "plan-1"
 		for _, drift := range []infrav1.DriftMode{infrav1.DriftCorrect, infrav1.DriftReport, infrav1.DriftDisabled} {
 			f.Drift = drift
@@ -127,6 +132,9 @@ func TestNeverMeansNever(t *testing.T) {
 			f.Mode = infrav1.ApprovalManual
 			if got := decide(f); got.Action == actionApply && !f.Approved {
 				t.Fatalf("mode Manual applies an unapproved plan: %+v for %+v", got, f)
+			}
+			if got := decide(f); got.Action == actionApply && f.PlanMisfit {
+				t.Fatalf("a plan that does not fit is applied: %+v for %+v", got, f)
 			}
 		}
 	}

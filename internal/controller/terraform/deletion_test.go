@@ -173,4 +173,20 @@ func TestDeletion(t *testing.T) {
 			t.Errorf("want one apply of the destruction:\n%s", w.engine.story())
 		}
 	})
+	t.Run("a destruction that was planned before is another one", func(t *testing.T) {
+		t.Parallel()
+		w := start(t)
+		w.engine.on(always(destruction(planA)), nil, nil) // of a part, by spec.planOptions.targets
+		obj := w.create(w.terraform("a").destroy().with(func(s *infrav1.TerraformSpec) {
+			s.Approval.Destroy = infrav1.DestroyApprovalRequired
+		}))
+		w.until(obj, "waiting for an approval", settled(planA))
+		w.update(obj, func(o *infrav1.Terraform) { o.Spec.Suspend, o.Spec.Approval.Plan = true, planA })
+		w.engine.on(always(destruction(planB)), nil, nil)
+		w.delete(obj)
+		w.until(obj, "waiting for another approval", settled(planB))
+		if len(w.engine.applies()) != 0 {
+			t.Errorf("the part was taken for the whole:\n%s", w.engine.story())
+		}
+	})
 }

@@ -2,6 +2,7 @@ package terraform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -107,8 +108,10 @@ func expressionFalse(ctx context.Context, obj *infrav1.Terraform, dep *unstructu
 	if err != nil {
 		return "", err
 	}
-	ready, err := expression.EvaluateBoolean(ctx, map[string]any{"self": self, "dep": dep.UnstructuredContent()})
+	ready, err := evaluate(ctx, expression, map[string]any{"self": self, "dep": dep.UnstructuredContent()})
 	switch {
+	case errors.Is(err, errTooExpensive):
+		return "", reconcile.Terminalf(meta.InvalidCELExpressionReason, "readyExpr %q: %v", text, err)
 	case err != nil:
 		// A field that is not there yet is the usual reason; it may come.
 		return err.Error(), nil //nolint:nilerr // why it is not ready is no error

@@ -3,36 +3,16 @@ package terraform
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 )
 
 func (b maker) dependsOn(dep infrav1.DependencyReference) maker {
 	return b.with(func(s *infrav1.TerraformSpec) { s.DependsOn = append(s.DependsOn, dep) })
-}
-
-// allow gives the manager one more right in the namespace.
-func (w *world) allow(resource, verb string) {
-	w.t.Helper()
-	name := metav1.ObjectMeta{Namespace: w.namespace, Name: verb + "-" + resource}
-	for _, object := range []client.Object{
-		&rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{verb}}}},
-		&rbacv1.RoleBinding{
-			ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name.Name},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: managerUser}},
-		},
-	} {
-		if err := w.Create(w.t.Context(), object); err != nil {
-			w.t.Fatal(err)
-		}
-	}
 }
 
 func TestDependencies(t *testing.T) {
@@ -55,25 +35,18 @@ func TestDependencies(t *testing.T) {
 	t.Run("ready by expression", func(t *testing.T) {
 		t.Parallel()
 		w := start(t)
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}, Data: map[string]string{"stage": "building"}}
-		if err := w.Create(t.Context(), config); err != nil {
-			t.Fatal(err)
-		}
+		repository := w.git("c")
 		obj := w.create(w.terraform("b").dependsOn(infrav1.DependencyReference{
-			APIVersion: "v1", Kind: "ConfigMap", Name: "c", ReadyExpr: `dep.data.stage == "done" && self.metadata.name == "b"`,
+			APIVersion: "source.toolkit.fluxcd.io/v1", Kind: "GitRepository", Name: "c", ReadyExpr: `dep.spec.interval != "1h0m0s" && self.metadata.name == "b"`,
 		}))
-		w.until(obj, "explaining the missing right", func(o *infrav1.Terraform) bool {
-			return strings.Contains(conditions.GetMessage(o, meta.ReadyCondition), "lacks the permission")
-		})
-		w.allow("configmaps", "get")
 		obj = w.until(obj, "waiting for the expression", func(o *infrav1.Terraform) bool {
 			return strings.Contains(conditions.GetMessage(o, meta.ReadyCondition), "readyExpr")
 		})
-		if message := conditions.GetMessage(obj, meta.ReadyCondition); !strings.Contains(message, "ConfigMap") || !strings.Contains(message, "is false") {
+		if message := conditions.GetMessage(obj, meta.ReadyCondition); !strings.Contains(message, "GitRepository") || !strings.Contains(message, "is false") {
 			t.Errorf("message = %s", message)
 		}
-		config.Data["stage"] = "done"
-		if err := w.Update(t.Context(), config); err != nil {
+		repository.Spec.Interval.Duration = 2 * time.Hour
+		if err := w.Update(t.Context(), repository); err != nil {
 			t.Fatal(err)
 		}
 		w.ready(obj)
@@ -96,7 +69,7 @@ func TestDependencies(t *testing.T) {
 	t.Run("an unknown kind is waited for", func(t *testing.T) {
 		t.Parallel()
 		w := start(t)
-		obj := w.create(w.terraform("b").dependsOn(infrav1.DependencyReference{APIVersion: "example.com/v1", Kind: "Thing", Name: "a"}))
+		obj := w.create(w.terraform("b").dependsOn(infrav1.DependencyReference{APIVersion: "image.toolkit.fluxcd.io/v1", Kind: "Thing", Name: "a"}))
 		obj = w.reason(obj, meta.DependencyNotReadyReason)
 		if message := conditions.GetMessage(obj, meta.ReadyCondition); !strings.Contains(message, "not installed") {
 			t.Errorf("message = %s", message)
@@ -115,5 +88,37 @@ func TestDependencies(t *testing.T) {
 		w := start(t, func(r *Reconciler) { r.NoCrossNamespaceRefs = false })
 		obj := w.create(w.terraform("b").dependsOn(infrav1.DependencyReference{Name: "a", Namespace: "default"}))
 		w.reason(obj, meta.DependencyNotReadyReason)
+	})
+	t.Run("only kinds of this operator and of Flux are read", func(t *testing.T) {
+		t.Parallel()
+		w := start(t)
+		for name, version := range map[string]string{"a": "v1", "b": "apps/v1", "c": "nottoolkit.fluxcd.io/v1"} {
+			obj := w.create(w.terraform(name).dependsOn(infrav1.DependencyReference{APIVersion: version, Kind: "Secret", Name: "x", ReadyExpr: "dep.data.a == 'b'"}))
+			obj = w.reason(obj, infrav1.AccessDeniedReason)
+			if !conditions.IsStalled(obj) || !strings.Contains(conditions.GetMessage(obj, meta.ReadyCondition), "spec.dependsOn[0].apiVersion") {
+				t.Errorf("not refused:\n%s", describe(obj))
+			}
+		}
+	})
+	t.Run("expressions are bounded", func(t *testing.T) {
+		t.Parallel()
+		w := start(t)
+		w.git("c")
+		list := "[" + strings.Repeat("1,", 200) + "1]"
+		lists := "[1,1].map(l, [l,l,l,l])" + strings.Repeat(".map(l, [l,l,l,l,l,l,l,l,l,l])", 8)
+		for name, expression := range map[string]string{
+			"all":     list + ".all(a, " + list + ".all(b, " + list + ".all(c, " + list + ".all(d, a == 1))))",
+			"replace": "'aaaaaaaa'" + strings.Repeat(".replace('a', 'aaaaaaaaaaaaaaaaaaaaaaaa')", 20) + " == ''",
+			"strings": "['aaaaaaaaaaaaaaaa']" + strings.Repeat(".map(x, x + x)", 60) + ".size() == 2",
+			"equal":   lists + " == " + lists,
+		} {
+			obj := w.create(w.terraform(name).dependsOn(infrav1.DependencyReference{
+				APIVersion: "source.toolkit.fluxcd.io/v1", Kind: "GitRepository", Name: "c", ReadyExpr: expression,
+			}))
+			if obj = w.reason(obj, meta.InvalidCELExpressionReason); !conditions.IsStalled(obj) {
+				t.Errorf("not stalled:\n%s", describe(obj))
+			}
+		}
+		w.ready(w.create(w.terraform("other")))
 	})
 }

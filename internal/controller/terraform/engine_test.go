@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -23,6 +25,7 @@ type scriptedEngine struct {
 	destroy answer
 	ran     []ran
 	sources map[string]bool
+	pending map[string]string // the plan that an apply would take, by object
 	ended   int
 }
 
@@ -35,7 +38,7 @@ type ran struct {
 }
 
 func newScriptedEngine() *scriptedEngine {
-	return &scriptedEngine{sources: map[string]bool{}, plan: always(noChanges()), apply: applies, destroy: always(ok())}
+	return &scriptedEngine{sources: map[string]bool{}, pending: map[string]string{}, plan: always(noChanges()), apply: applies, destroy: always(ok())}
 }
 
 // on replaces answers; nil leaves one as it is.
@@ -85,6 +88,8 @@ func (e *scriptedEngine) Run(ctx context.Context, request *runnerpb.StartOperati
 		run = e.apply
 	case runnerpb.OperationType_OPERATION_TYPE_DESTROY:
 		run = e.destroy
+	case runnerpb.OperationType_OPERATION_TYPE_FORGET:
+		run = always(ok())
 	}
 	e.mu.Unlock()
 	defer func() {
@@ -92,7 +97,25 @@ func (e *scriptedEngine) Run(ctx context.Context, request *runnerpb.StartOperati
 		e.ended++
 		e.mu.Unlock()
 	}()
-	return run(ctx, request, report)
+	return e.remember(obj.Name, run(ctx, request, report))
+}
+
+// remember notes the plan that is pending, as the runner's record does. A plan that
+// is skipped names it.
+func (e *scriptedEngine) remember(object string, result *runnerpb.Result) *runnerpb.Result {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	plan := result.GetPlan()
+	switch {
+	case plan.GetSkipped() && plan.GetId() == "":
+		result = proto.CloneOf(result)
+		result.Plan.Id = e.pending[object]
+	case plan != nil && !plan.GetSkipped():
+		e.pending[object] = plan.GetId()
+	case result.GetApply() != nil:
+		delete(e.pending, object)
+	}
+	return result
 }
 
 // all returns the operations of a type so far.
@@ -108,6 +131,9 @@ func (e *scriptedEngine) applies() []ran {
 }
 func (e *scriptedEngine) destroys() []ran {
 	return e.all(runnerpb.OperationType_OPERATION_TYPE_DESTROY)
+}
+func (e *scriptedEngine) forgets() []ran {
+	return e.all(runnerpb.OperationType_OPERATION_TYPE_FORGET)
 }
 
 // story tells what the engine was asked for, when a test fails.

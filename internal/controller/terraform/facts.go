@@ -45,6 +45,7 @@ func (s *scope) facts() facts {
 	}
 	if plan := pendingPlan(obj); plan != nil {
 		f.PlanID, f.PlanDrift, f.Approved = plan.ID, plan.Drift, approved(obj, plan.ID)
+		f.PlanMisfit = plan.Generation != obj.Generation || (s.artifact != nil && plan.Revision != s.artifact.Revision)
 	}
 	return f
 }
@@ -80,6 +81,11 @@ func (s *scope) retryAt() time.Time {
 		return s.memory.retryAt
 	}
 	if next := s.obj.Status.NextRetryAt; next != nil {
+		// A clock that was ahead when it was written must not hold the object up.
+		latest := s.now.Add(s.obj.GetMaxRetryInterval())
+		if next.After(latest) {
+			return latest
+		}
 		return next.Time
 	}
 	return time.Time{}

@@ -29,26 +29,39 @@ func (r *Reconciler) callFailure(s *scope, err error) error {
 func (s *scope) recordFailure(snapshot operation.Snapshot[attempt]) {
 	failure := snapshot.Result.GetFailure()
 	if failure.GetKind() == runnerpb.Failure_KIND_STALE_PLAN && s.memory.stale < maxStale {
-		s.memory.stale++
+		if s.memory.staleID != snapshot.ID {
+			s.memory.stale, s.memory.staleID = s.memory.stale+1, snapshot.ID
+		}
 		s.stale = true
 		return
 	}
 	if failure.GetKind() == runnerpb.Failure_KIND_LOCKED {
 		s.recordLock(failure)
 	}
+	err := toolFailure(failure, waitInterval(s.obj))
 	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY && snapshot.Result.GetApply() != nil {
 		s.recordApply(snapshot) // it stands; what failed came after it
+		s.count(err)
+		if isOutputReason(failure.GetReason()) {
+			conditions.MarkFalse(s.obj, infrav1.OutputsWrittenCondition, failure.GetReason(), "%s", err.Error())
+		}
+		return
 	}
-	s.fail(snapshot, toolFailure(failure, s.obj.GetRetryInterval()))
+	s.fail(snapshot, err)
+}
+
+// count notes a failure so that it is remembered even if a later phase has
+// something else to report.
+func (s *scope) count(err error) {
+	s.failure = err
+	if status := &s.obj.Status; status.Failures == 0 {
+		status.Failures, s.counted = 1, true
+	}
 }
 
 // fail notes a failure in the operation's own condition.
 func (s *scope) fail(snapshot operation.Snapshot[attempt], err error) {
-	s.failure = err
-	if status := &s.obj.Status; status.Failures == 0 {
-		// A failure must be remembered even if a later phase has something else to report.
-		status.Failures, s.counted = 1, true
-	}
+	s.count(err)
 	reason, message := reconcile.ReasonOf(err), err.Error()
 	condition := infrav1.PlannedCondition
 	switch {
@@ -98,6 +111,12 @@ func (s *scope) recordLock(failure *runnerpb.Failure) {
 		"%s holds the lock %s of the state%s (%s). If nothing works on the state any more, set spec.stateLock.id to %s to release it",
 		lock.GetWho(), lock.GetId(), held, lock.GetOperation(), lock.GetId())
 }
+
+// minWait bounds how often an object looks again for what it waits for, since this
+// pace does not slow down. The API allows a shorter spec.retryInterval.
+const minWait = time.Second
+
+func waitInterval(obj *infrav1.Terraform) time.Duration { return max(obj.GetRetryInterval(), minWait) }
 
 // isOutputReason tells failures that concern the outputs only.
 func isOutputReason(reason string) bool {

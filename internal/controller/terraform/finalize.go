@@ -20,6 +20,9 @@ import (
 // orphanHint is the way out of every blocked deletion.
 const orphanHint = "to delete the object and leave the resources as they are, set spec.deletionPolicy to Orphan"
 
+// forgetTimeout bounds the one call to a runner that a reconciliation waits for.
+const forgetTimeout = 5 * time.Second
+
 // deletion is what happens to an object with a deletion timestamp, suspended or not.
 func (r *Reconciler) deletion() []reconcile.Phase[*scope] {
 	return []reconcile.Phase[*scope]{
@@ -113,7 +116,7 @@ func (r *Reconciler) destroy(ctx context.Context, s *scope) (reconcile.Result, e
 	switch plan := pendingPlan(s.obj); {
 	case s.obj.Spec.Approval.GetDestroy() != infrav1.DestroyApprovalRequired:
 		result, err = r.start(ctx, s, d, &runnerpb.StartOperationRequest{Type: runnerpb.OperationType_OPERATION_TYPE_DESTROY})
-	case plan == nil || !plan.Destroy || s.stale || s.lost || (f.Failed && !s.succeeded):
+	case plan == nil || !plan.Destroy || plan.Generation != s.obj.Generation || s.stale || s.lost || (f.Failed && !s.succeeded):
 		d.Save = true
 		result, err = r.start(ctx, s, d, planRequest(d, true))
 	case approved(s.obj, plan.ID):
@@ -145,16 +148,44 @@ func neverUsed(obj *infrav1.Terraform) bool {
 func (r *Reconciler) release(ctx context.Context, s *scope, message string) (reconcile.Result, error) {
 	controllerutil.RemoveFinalizer(s.obj, infrav1.Finalizer)
 	if err := s.patcher.Metadata(ctx, s.obj); err != nil {
+		s.unreleased = true // the result of the destruction is still needed
 		return reconcile.Result{}, err
 	}
 	s.gone = true
 	r.forgetFinished(s)
+	if s.attempted() && !s.destroyed {
+		r.forgetInRunner(ctx, s)
+	}
 	r.memories.forget(s.obj.UID)
 	if message != "" {
 		r.event(s.obj, eventNormal, infrav1.DestroyedReason, message)
 	}
 	log.FromContext(ctx).Info("released the object", "deletionPolicy", s.obj.GetDeletionPolicy())
 	return reconcile.Unchanged(), nil
+}
+
+// attempted says that a runner may have something of the object.
+func (s *scope) attempted() bool {
+	return !neverUsed(s.obj) || s.obj.Status.Tool != nil || s.memory.attempted != 0
+}
+
+// forgetInRunner lets the runner remove what it keeps for the object. An orphaned
+// object leaves inputs behind there, which may be secret. Nothing depends on it.
+func (r *Reconciler) forgetInRunner(ctx context.Context, s *scope) {
+	_, target, err := r.Runners.Runner(ctx, s.obj)
+	if err != nil {
+		return
+	}
+	request := &runnerpb.StartOperationRequest{Id: "forget-" + string(s.obj.UID), Type: runnerpb.OperationType_OPERATION_TYPE_FORGET}
+	if err := r.complete(s, request); err != nil {
+		return
+	}
+	request.Source = nil
+	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
+	defer cancel()
+	if _, err := target.Start(ctx, request); err != nil {
+		log.FromContext(ctx).Info("the runner may keep files of the object", "error", err.Error())
+	}
 }
 
 // deletionFailure turns whatever stands in the way of a deletion into a message

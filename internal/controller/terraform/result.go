@@ -19,6 +19,7 @@ import (
 func (s *scope) record(ctx context.Context, r *Reconciler, snapshot operation.Snapshot[attempt]) {
 	made, status := snapshot.Meta, &s.obj.Status
 	status.Operation = nil
+	s.earlier = made.Generation != s.obj.Generation && s.obj.Spec.Suspend && s.obj.DeletionTimestamp.IsZero()
 	s.memory.attempted, s.memory.retryAt = made.Generation, time.Time{}
 	s.recordAttempt(made)
 	result := snapshot.Result
@@ -79,19 +80,25 @@ func (s *scope) recordSuccess(snapshot operation.Snapshot[attempt]) {
 func (s *scope) recordPlan(snapshot operation.Snapshot[attempt]) {
 	plan, obj := snapshot.Result.GetPlan(), s.obj
 	if plan.GetSkipped() {
+		switch pending := pendingPlan(obj); {
+		case pending == nil:
+		case pending.ID == plan.GetId(): // the runner would make the same plan again
+			pending.Generation, pending.Revision = snapshot.Meta.Generation, snapshot.Meta.revision()
+		default: // the runner would apply another one: what pends comes from a spec that was taken back
+			s.recordNothingPending(snapshot)
+			s.lost = plan.GetId() != ""
+		}
 		s.memory.skipped(s.now, obj.GetRequeueAfter(), obj.Spec.Drift.GetMode())
 		if pendingPlan(obj) == nil {
 			s.recordNothingPending(snapshot)
+			s.recordPlanOutputs(plan)
 		}
 		return
 	}
 	s.memory.planned(s.now, obj.GetRequeueAfter())
 	s.unlocked()
 	s.recordResources(plan.GetResources(), plan.GetResourceCount(), false)
-	if len(plan.GetOutputs()) > 0 {
-		s.recordOutputs(plan.GetOutputs())
-	}
-	s.recordOutputsWritten(plan.GetOutputsWritten())
+	s.recordPlanOutputs(plan)
 	if plan.GetChanges() {
 		s.recordChanges(snapshot)
 		return
@@ -101,14 +108,19 @@ func (s *scope) recordPlan(snapshot operation.Snapshot[attempt]) {
 	s.destroyed = snapshot.Meta.Deletion && plan.GetDestroy()
 }
 
+// recordPlanOutputs notes the outputs as they stand, if the plan says anything about them.
+func (s *scope) recordPlanOutputs(plan *runnerpb.PlanResult) {
+	if len(plan.GetOutputs()) > 0 {
+		s.recordOutputs(plan.GetOutputs())
+	}
+	s.recordOutputsWritten(plan.GetOutputsWritten())
+}
+
 // recordNothingPending notes that there is nothing to apply. The plan stays as a
 // trace of what was planned; one that says the same is not a newer one.
 func (s *scope) recordNothingPending(snapshot operation.Snapshot[attempt]) {
 	obj, last := s.obj, s.obj.Status.Plan
-	next := &infrav1.PlanStatus{Generation: snapshot.Meta.Generation, CreatedAt: new(timeOf(s.now))}
-	if source := snapshot.Meta.Source; source != nil {
-		next.Revision = source.Revision
-	}
+	next := &infrav1.PlanStatus{Generation: snapshot.Meta.Generation, Revision: snapshot.Meta.revision(), CreatedAt: new(timeOf(s.now))}
 	if last == nil || last.HasChanges || last.Generation != next.Generation || last.Revision != next.Revision {
 		obj.Status.Plan = next
 	}

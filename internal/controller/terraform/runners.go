@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fluxcd/pkg/apis/meta"
+
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/operation"
 	"github.com/terrace-dev/terrace/internal/reconcile"
@@ -39,6 +41,8 @@ func runnerFailure(err error, obj *infrav1.Terraform) error {
 			"The runner and this operator do not understand each other: %v; use images of the same release", err)
 	case errors.Is(err, runner.ErrInvalid):
 		return reconcile.Terminalf(infrav1.InvalidSpecReason, "The runner refuses the request: %v", err)
+	case errors.Is(err, runner.ErrOverloaded):
+		return reconcile.Waiting(waitInterval(obj), meta.ProgressingReason, "The runner has too much to do; the operation is tried again")
 	case errors.Is(err, runner.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
 		return reconcile.Retry(infrav1.RunnerUnreachableReason, fmt.Errorf("the runner of %s/%s cannot be reached: %w", obj.Namespace, obj.Name, err))
 	default:

@@ -34,9 +34,12 @@ type scope struct {
 	destroyed bool   // nothing is left to destroy
 	failure   error  // it failed
 	counted   bool   // the failure is the first one and was counted already
+	earlier   bool   // it was for an earlier generation, and this one will not be attempted now
 
 	// gone says that the finalizer is removed and there is no status to write.
 	gone bool
+	// unreleased says that the finalizer should be removed and could not be.
+	unreleased bool
 }
 
 func (r *Reconciler) newScope(obj *infrav1.Terraform) *scope {
@@ -65,6 +68,7 @@ func (s *scope) summarizer() reconcile.Summarizer {
 		},
 		Backoff: reconcile.Backoff{Base: s.obj.GetRetryInterval(), Max: s.obj.GetMaxRetryInterval()},
 		Now:     s.now,
+		Earlier: s.earlier,
 	}
 }
 
@@ -80,8 +84,12 @@ type memory struct {
 	// owed and owedForce are requests that were answered with "waiting" and have
 	// not led to a plan yet.
 	owed, owedForce bool
-	// stale counts plans in a row that were stale when they were applied.
-	stale int
+	// stale counts plans in a row that were stale when they were applied; staleID
+	// is the operation that was counted last.
+	stale   int
+	staleID string
+	// unstarted is the operation whose intent could not be written, as far as the answer told.
+	unstarted string
 }
 
 // planned starts a new interval.

@@ -1,11 +1,18 @@
 package terraform
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/testserver"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -115,3 +122,47 @@ func TestKindsThatAreNotInstalledAreWaitedFor(t *testing.T) {
 		t.Errorf("error = %v, want to wait for the kind", err)
 	}
 }
+
+// git is a GitRepository with an artifact of these files.
+func (w *world) git(name string, files ...testserver.File) *sourcev1.GitRepository {
+	w.t.Helper()
+	repository := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	repository.Spec.URL = "https://example.com/" + name
+	repository.Spec.Interval = metav1.Duration{Duration: time.Hour}
+	if err := w.Create(w.t.Context(), repository); err != nil {
+		w.t.Fatal(err)
+	}
+	if len(files) > 0 {
+		w.commit(repository, files...)
+	}
+	return repository
+}
+
+// commit gives a source a new artifact and returns its revision.
+func (w *world) commit(repository *sourcev1.GitRepository, files ...testserver.File) string {
+	w.t.Helper()
+	name, err := artifacts.ArtifactFromFiles(files)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(artifacts.Root(), name))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	sum := sha256.Sum256(content)
+	digest := hex.EncodeToString(sum[:])
+	url, err := artifacts.URLForFile(name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	revision := "main@sha1:" + digest[:40]
+	repository.Status.Artifact = &meta.Artifact{
+		Path: name, URL: url, Revision: revision, Digest: "sha256:" + digest, LastUpdateTime: metav1.Now(),
+	}
+	if err := w.Status().Update(w.t.Context(), repository); err != nil {
+		w.t.Fatal(err)
+	}
+	return revision
+}
+
+func file(name, body string) testserver.File { return testserver.File{Name: name, Body: body} }

@@ -21,6 +21,7 @@ func newPlanStatus(obj *infrav1.Terraform, snapshot operation.Snapshot[attempt])
 		ID:           plan.GetId(),
 		HasChanges:   plan.GetChanges(),
 		SourceDigest: plan.GetModuleDigest(),
+		Digest:       plan.GetDigest(),
 		Generation:   snapshot.Meta.Generation,
 		Destroy:      plan.GetDestroy(),
 		Drift:        plan.GetDrift(),
@@ -53,8 +54,12 @@ func planSummary(sum *runnerpb.Summary) *infrav1.PlanSummary {
 // nothing are known only after the apply.
 func plannedOutputs(obj *infrav1.Terraform, plan *runnerpb.PlanResult) []infrav1.PlannedOutput {
 	var outputs []infrav1.PlannedOutput
+	room := budget(maxValues)
 	for _, name := range slices.Sorted(slices.Values(obj.Spec.PublishOutputs)) {
-		value := rawJSON(plan.GetPlannedOutputs()[name])
+		if !showable(name) {
+			continue
+		}
+		value := room.value(plan.GetPlannedOutputs()[name])
 		outputs = append(outputs, infrav1.PlannedOutput{Name: name, Unknown: value == nil, Value: value})
 	}
 	return outputs
@@ -67,18 +72,26 @@ func rawJSON(text string) *apiextensionsv1.JSON {
 	return &apiextensionsv1.JSON{Raw: []byte(text)}
 }
 
+func byName(a, b *runnerpb.Output) int { return cmp.Compare(a.GetName(), b.GetName()) }
+
 // recordOutputs replaces status.outputs.
 func (s *scope) recordOutputs(outputs []*runnerpb.Output) {
 	var list []infrav1.OutputStatus
-	for _, output := range outputs {
-		entry := infrav1.OutputStatus{Name: output.GetName(), Type: typeNotation(output.GetType()), Sensitive: output.GetSensitive()}
+	room := budget(maxValues)
+	for _, output := range slices.SortedFunc(slices.Values(outputs), byName) {
+		if len(list) == infrav1.MaxStatusOutputs {
+			break
+		}
+		if !showable(output.GetName()) {
+			continue
+		}
+		entry := infrav1.OutputStatus{Name: output.GetName(), Type: truncate(typeNotation(output.GetType()), maxType), Sensitive: output.GetSensitive()}
 		if !entry.Sensitive {
-			entry.Value = rawJSON(output.GetValue())
+			entry.Value = room.value(output.GetValue())
 		}
 		list = append(list, entry)
 	}
-	slices.SortFunc(list, func(a, b infrav1.OutputStatus) int { return cmp.Compare(a.Name, b.Name) })
-	s.obj.Status.Outputs = list[:min(len(list), infrav1.MaxStatusOutputs)]
+	s.obj.Status.Outputs = list
 }
 
 // recordOutputsWritten notes that the outputs stand where spec.outputs wants them.
@@ -97,8 +110,12 @@ func (s *scope) recordResources(resources []*runnerpb.Resource, count int64, alw
 		return
 	}
 	var list []infrav1.ResourceStatus
+	room := budget(maxResources)
 	if s.obj.GetInventory() {
 		for _, resource := range resources[:min(len(resources), infrav1.MaxStatusResources)] {
+			if !room.take(len(resource.GetAddress()) + len(resource.GetType()) + len(resource.GetProvider()) + len(resource.GetId())) {
+				break
+			}
 			list = append(list, infrav1.ResourceStatus{
 				Address: resource.GetAddress(), Type: resource.GetType(), Provider: resource.GetProvider(), ID: resource.GetId(),
 			})
@@ -112,8 +129,9 @@ func (s *scope) recordResources(resources []*runnerpb.Resource, count int64, alw
 // would be put right; what happened to it is the reverse.
 func driftedResources(changed []*runnerpb.ResourceChange) []infrav1.DriftedResource {
 	var list []infrav1.DriftedResource
+	room := budget(maxResources)
 	for _, change := range changed {
-		if len(list) == infrav1.MaxStatusResources {
+		if len(list) == infrav1.MaxStatusResources || !room.take(len(change.GetAddress())) {
 			break
 		}
 		action := "update"

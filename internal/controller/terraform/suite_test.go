@@ -2,8 +2,6 @@ package terraform
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
@@ -120,6 +118,7 @@ type world struct {
 	namespace string
 	engine    *scriptedEngine
 	writes    *counter
+	faults    *faults
 
 	runner  *served
 	stop    context.CancelFunc // of the manager
@@ -138,7 +137,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Client: c, t: t, namespace: plane.Namespace(t), engine: newScriptedEngine(), writes: &counter{}}
+	w := &world{Client: c, t: t, namespace: plane.Namespace(t), engine: newScriptedEngine(), writes: &counter{}, faults: &faults{}}
 	w.runner = w.serve()
 	t.Cleanup(func() { w.runner.stop() })
 	return w
@@ -185,6 +184,7 @@ func (w *world) manage(change ...func(*Reconciler)) {
 	w.t.Helper()
 	own := rest.CopyConfig(plane.Config)
 	own.Wrap(w.writes.wrap)
+	own.Wrap(w.faults.wrap)
 	own.Impersonate.UserName = managerUser
 	yes, no := true, false
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
@@ -462,50 +462,6 @@ func (w *world) event(obj *infrav1.Terraform, reason string) corev1.Event {
 	})
 	return found
 }
-
-// git is a GitRepository with an artifact of these files.
-func (w *world) git(name string, files ...testserver.File) *sourcev1.GitRepository {
-	w.t.Helper()
-	repository := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
-	repository.Spec.URL = "https://example.com/" + name
-	repository.Spec.Interval = metav1.Duration{Duration: time.Hour}
-	if err := w.Create(w.t.Context(), repository); err != nil {
-		w.t.Fatal(err)
-	}
-	if len(files) > 0 {
-		w.commit(repository, files...)
-	}
-	return repository
-}
-
-// commit gives a source a new artifact and returns its revision.
-func (w *world) commit(repository *sourcev1.GitRepository, files ...testserver.File) string {
-	w.t.Helper()
-	name, err := artifacts.ArtifactFromFiles(files)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	content, err := os.ReadFile(filepath.Join(artifacts.Root(), name))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	sum := sha256.Sum256(content)
-	digest := hex.EncodeToString(sum[:])
-	url, err := artifacts.URLForFile(name)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	revision := "main@sha1:" + digest[:40]
-	repository.Status.Artifact = &meta.Artifact{
-		Path: name, URL: url, Revision: revision, Digest: "sha256:" + digest, LastUpdateTime: metav1.Now(),
-	}
-	if err := w.Status().Update(w.t.Context(), repository); err != nil {
-		w.t.Fatal(err)
-	}
-	return revision
-}
-
-func file(name, body string) testserver.File { return testserver.File{Name: name, Body: body} }
 
 // describe shows what matters of an object when a test fails.
 func describe(obj *infrav1.Terraform) string {

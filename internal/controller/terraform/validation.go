@@ -2,12 +2,10 @@ package terraform
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
-	"github.com/fluxcd/pkg/runtime/cel"
-	celtypes "github.com/google/cel-go/cel"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/reconcile"
@@ -24,6 +22,11 @@ func (r *Reconciler) validate(_ context.Context, s *scope) (reconcile.Result, er
 		if dependsOnItself(s.obj, dep) {
 			return reconcile.Result{}, reconcile.Terminalf(infrav1.InvalidSpecReason, "spec.dependsOn[%d] is the object itself, which would wait for ever", i)
 		}
+		if !readable(dep) {
+			return reconcile.Result{}, reconcile.Terminalf(infrav1.AccessDeniedReason,
+				"spec.dependsOn[%d].apiVersion is %s; this operator reads only kinds of %s and of Flux (*%s) for others, whatever it may read itself",
+				i, dep.GetAPIVersion(), infrav1.GroupName, fluxGroups)
+		}
 		if dep.ReadyExpr == "" {
 			continue
 		}
@@ -37,6 +40,16 @@ func (r *Reconciler) validate(_ context.Context, s *scope) (reconcile.Result, er
 func dependsOnItself(obj *infrav1.Terraform, dep infrav1.DependencyReference) bool {
 	return dep.GetKind() == infrav1.TerraformKind && dep.GetAPIVersion() == infrav1.GroupVersion.String() &&
 		dep.Name == obj.Name && (dep.Namespace == "" || dep.Namespace == obj.Namespace)
+}
+
+// fluxGroups is what the API groups of Flux end in.
+const fluxGroups = ".toolkit.fluxcd.io"
+
+// readable says whether the manager reads such a dependency with its own rights,
+// which may be larger than those of who wrote the object.
+func readable(dep infrav1.DependencyReference) bool {
+	group := schema.FromAPIVersionAndKind(dep.GetAPIVersion(), dep.GetKind()).Group
+	return group == infrav1.GroupName || strings.HasSuffix(group, fluxGroups)
 }
 
 // unsupported names the fields that are set and not acted upon.
@@ -58,16 +71,4 @@ func unsupported(spec *infrav1.TerraformSpec) []string {
 		}
 	}
 	return fields
-}
-
-// readyExpression compiles the readyExpr of a dependency.
-func readyExpression(text string) (*cel.Expression, error) {
-	expression, err := cel.NewExpression(text,
-		cel.WithCompile(),
-		cel.WithOutputType(celtypes.BoolType),
-		cel.WithStructVariables("self", "dep"))
-	if err != nil {
-		return nil, fmt.Errorf("the expression cannot be used: %w", err)
-	}
-	return expression, nil
 }
