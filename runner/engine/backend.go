@@ -70,11 +70,17 @@ func (op *operation) statePlace() string {
 // checkState refuses to leave a state behind: everything in it would be created
 // once more, and nobody would look after the old resources.
 func (op *operation) checkState() error {
-	place := op.statePlace()
-	if old := op.record.State; old != "" && place != "" && old != place {
+	if op.stateMoved() {
+		old, place := op.record.State, op.statePlace()
 		return terminal(infrav1.BackendChangedReason, "the state is in %s, but the spec now says %s; take the change back, or move the state there and set the annotation reconcile.fluxcd.io/forceAt", old, place)
 	}
 	return nil
+}
+
+// stateMoved says whether the spec names another place for the state than the one that holds it.
+func (op *operation) stateMoved() bool {
+	old, place := op.record.State, op.statePlace()
+	return old != "" && place != "" && old != place
 }
 
 // settle remembers what belongs to the state, once the tool worked on it.

@@ -81,7 +81,7 @@ func (op *operation) nothingToDestroy(ctx context.Context) (bool, error) {
 	if err := op.collectErrored(); err != nil {
 		return false, err
 	}
-	if op.record.Errored != nil || op.erroredOnDisk() != nil || op.checkState() != nil {
+	if op.record.Errored != nil || op.erroredOnDisk() != nil || op.stateMoved() {
 		return false, nil
 	}
 	err = op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, &corev1.Secret{})

@@ -107,8 +107,8 @@ func wasKilled(err error) bool {
 // await waits for the tool to end, interrupts it when ctx ends, and kills what
 // a dead tool left behind holding its pipes.
 func (op *operation) await(ctx context.Context, w *workspace, done <-chan error) error {
-	p, err, ended := w.awaitProcess(done)
-	if ended {
+	p, err := w.awaitProcess(done)
+	if p == nil {
 		return err
 	}
 	tick := time.NewTicker(500 * time.Millisecond)

@@ -45,7 +45,7 @@ func (op *operation) openJournal() error {
 	if j.alive, err = os.OpenFile(filepath.Join(op.dir, "operation.lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
-	if err := syscall.Flock(int(j.alive.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil { //nolint:gosec // descriptors are small
+	if err := syscall.Flock(int(j.alive.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return errors.Join(retry(infrav1.RunnerFailedReason, err, "another process works on this object in the same directory"), j.alive.Close())
 	}
 	op.journal = j

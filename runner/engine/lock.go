@@ -90,10 +90,11 @@ func (op *operation) noteEnd(err error) {
 // keptLock says whether the tool ended without having been able to release its
 // lock: it says so itself, or could not even store the state.
 func (e *toolError) keptLock() bool {
-	text := e.stderr
+	words := []string{e.stderr}
 	for _, d := range e.errors {
-		text += "\n" + d.Summary + "\n" + d.Detail
+		words = append(words, d.Summary, d.Detail)
 	}
+	text := strings.Join(words, "\n")
 	return strings.Contains(text, "Error releasing the state lock") || strings.Contains(text, "Failed to save state") ||
 		strings.Contains(text, "Failed to persist state")
 }

@@ -19,16 +19,16 @@ type process struct {
 func (w *workspace) pidFile() string { return filepath.Join(w.data, "pid") }
 
 // awaitProcess waits until the launcher left the process id, before the tool has
-// run anything of a module's: afterwards the file may hold anything. It gives up
-// when the call ended, or a launcher that takes this long is of no use.
-func (w *workspace) awaitProcess(done <-chan error) (p *process, err error, ended bool) { //nolint:revive // the error is the call's
+// run anything of a module's: afterwards the file may hold anything. It returns
+// nil and the call's own error when that ended before.
+func (w *workspace) awaitProcess(done <-chan error) (*process, error) {
 	for {
 		if pid := w.pid(); pid != 0 {
-			return &process{pid: pid, pipes: map[string]bool{}}, nil, false
+			return &process{pid: pid, pipes: map[string]bool{}}, nil
 		}
 		select {
 		case err := <-done:
-			return nil, err, true
+			return nil, err
 		case <-time.After(time.Millisecond):
 		}
 	}

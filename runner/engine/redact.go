@@ -164,8 +164,13 @@ type redactedReporter struct {
 	to runner.Reporter
 }
 
-func (r redactedReporter) Phase(name string)      { r.to.Phase(name) }
+// Phase implements runner.Reporter.
+func (r redactedReporter) Phase(name string) { r.to.Phase(name) }
+
+// Log implements runner.Reporter.
 func (r redactedReporter) Log(level, text string) { r.to.Log(level, r.op.redact(text)) }
+
+// Progress implements runner.Reporter.
 func (r redactedReporter) Progress(address, action string, done bool) {
 	r.to.Progress(r.op.redact(address), action, done)
 }

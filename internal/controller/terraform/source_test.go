@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/internal/artifact"
 	"github.com/terrace-dev/terrace/internal/reconcile"
 )
 
@@ -43,6 +44,18 @@ func TestSource(t *testing.T) {
 		if event.Annotations["infra.terrace.dev/revision"] != revision {
 			t.Errorf("annotations of the event = %v", event.Annotations)
 		}
+	})
+	t.Run("an artifact that is too large stalls the object", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, func(r *Reconciler) {
+			r.Fetcher = artifact.New(artifact.Options{Dir: t.TempDir(), MaxBytes: 64})
+		})
+		w.git("repo", file("main.tf", strings.Repeat(t.Name(), 10)))
+		obj := w.reason(w.create(w.terraform("a").auto().source("GitRepository", "repo")), meta.ArtifactFailedReason)
+		if !conditions.IsStalled(obj) || len(w.engine.plans()) != 0 {
+			t.Errorf("conditions = %+v, want it stalled and nothing planned:\n%s", obj.Status.Conditions, w.engine.story())
+		}
+		w.conform(obj)
 	})
 	t.Run("a new revision is planned if it matters", func(t *testing.T) {
 		t.Parallel()
