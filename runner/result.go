@@ -73,9 +73,6 @@ var luxuries = []struct {
 		}
 	}},
 	{"the resources", func(r *runnerpb.Result) {
-		if r.Plan != nil {
-			r.Plan.Resources = nil
-		}
 		if r.Apply != nil {
 			r.Apply.Resources = nil
 		}

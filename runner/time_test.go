@@ -211,7 +211,7 @@ func TestAnyResultCanBeSent(t *testing.T) {
 	for name, result := range map[string]*runnerpb.Result{
 		"a large plan": {Shown: &runnerpb.ShownPlan{Id: "plan-1", Text: large, Json: large}},
 		"many resources": {
-			Plan:  &runnerpb.PlanResult{Id: "plan-1", Resources: many, Summary: &runnerpb.Summary{Add: 7}},
+			Plan:  &runnerpb.PlanResult{Id: "plan-1", Summary: &runnerpb.Summary{Add: 7}},
 			Apply: &runnerpb.ApplyResult{PlanId: "plan-1", Resources: many},
 		},
 		"large outputs":   {Apply: &runnerpb.ApplyResult{PlanId: "plan-1", Outputs: []*runnerpb.Output{{Name: "a", Value: large}}}},

@@ -318,3 +318,52 @@ func TestCancellingAtAnyTimeNeverPanicsAndLeavesNoProcess(t *testing.T) {
 		t.Errorf("plan = %v, want no changes", plan)
 	}
 }
+
+func TestALockIsReleasedByItsIDOnRequest(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	object := l.object("unlock", greeting)
+	l.settle(object)
+	id := l.hold(object, "alice@laptop", time.Now().Add(-time.Hour))
+	for _, test := range []struct {
+		id   string
+		want runnerpb.Outcome
+	}{
+		{id: "00000000-0000-0000-0000-000000000000", want: runnerpb.Outcome_OUTCOME_FAILED},
+		{id: id, want: runnerpb.Outcome_OUTCOME_SUCCEEDED},
+	} {
+		request := l.request(object)
+		request.Type = runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK
+		request.Options = &runnerpb.StartOperationRequest_ForceUnlock{ForceUnlock: &runnerpb.ForceUnlockOptions{LockId: test.id}}
+		if result, _ := l.run(request); result.GetOutcome() != test.want {
+			t.Errorf("unlocking %s = %v, want %v", test.id, result, test.want)
+		}
+	}
+	if result, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{})); result.GetPlan() == nil {
+		t.Errorf("result = %v, want the state unlocked", result)
+	}
+}
+
+func TestASavedPlanIsShownAndAnObjectForgotten(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	object := l.object("shown", greeting)
+	show := l.request(object)
+	show.Type = runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN
+	if result, _ := l.run(show); result.GetFailure().GetKind() != runnerpb.Failure_KIND_STALE_PLAN {
+		t.Errorf("result = %v, want that there is no plan", result)
+	}
+	plan := l.plan(object, &runnerpb.PlanOptions{Save: true})
+	result, _ := l.run(show)
+	if shown := result.GetShown(); shown.GetId() != plan.GetId() || !strings.Contains(shown.GetText(), "will be created") || !json.Valid([]byte(shown.GetJson())) {
+		t.Errorf("shown = %v, want the saved plan", shown)
+	}
+	forget := l.request(object)
+	forget.Type = runnerpb.OperationType_OPERATION_TYPE_FORGET
+	if result, _ := l.run(forget); result.GetOutcome() != runnerpb.Outcome_OUTCOME_SUCCEEDED {
+		t.Errorf("forget = %v", result)
+	}
+	if _, err := os.Stat(filepath.Join(l.dir, "runner", "objects", string(object.UID))); err == nil {
+		t.Error("the runner still keeps files of the object")
+	}
+}

@@ -1626,13 +1626,11 @@ type PlanResult struct {
 	Outputs        []*Output `protobuf:"bytes,9,rep,name=outputs,proto3" json:"outputs,omitempty"`
 	OutputsWritten bool      `protobuf:"varint,10,opt,name=outputs_written,json=outputsWritten,proto3" json:"outputs_written,omitempty"`
 	// The module's digest: the part of the source that this object uses.
-	ModuleDigest  string      `protobuf:"bytes,11,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	Resources     []*Resource `protobuf:"bytes,12,rep,name=resources,proto3" json:"resources,omitempty"`
-	ResourceCount int64       `protobuf:"varint,13,opt,name=resource_count,json=resourceCount,proto3" json:"resource_count,omitempty"`
+	ModuleDigest string `protobuf:"bytes,11,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
 	// The plan was saved beyond the runner's own directory.
-	Saved bool `protobuf:"varint,14,opt,name=saved,proto3" json:"saved,omitempty"`
+	Saved bool `protobuf:"varint,12,opt,name=saved,proto3" json:"saved,omitempty"`
 	// Digest of everything that an apply of the plan uses; see ApplyOptions.
-	Digest        string `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest        string `protobuf:"bytes,13,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1742,20 +1740,6 @@ func (x *PlanResult) GetModuleDigest() string {
 		return x.ModuleDigest
 	}
 	return ""
-}
-
-func (x *PlanResult) GetResources() []*Resource {
-	if x != nil {
-		return x.Resources
-	}
-	return nil
-}
-
-func (x *PlanResult) GetResourceCount() int64 {
-	if x != nil {
-		return x.ResourceCount
-	}
-	return 0
 }
 
 func (x *PlanResult) GetSaved() bool {
@@ -2433,7 +2417,7 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03who\x18\x02 \x01(\tR\x03who\x12\x1c\n" +
 	"\toperation\x18\x03 \x01(\tR\toperation\x12!\n" +
-	"\fcreated_unix\x18\x04 \x01(\x03R\vcreatedUnix\"\xa5\x05\n" +
+	"\fcreated_unix\x18\x04 \x01(\x03R\vcreatedUnix\"\xc3\x04\n" +
 	"\n" +
 	"PlanResult\x12\x18\n" +
 	"\askipped\x18\x01 \x01(\bR\askipped\x12\x18\n" +
@@ -2447,11 +2431,9 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\aoutputs\x18\t \x03(\v2\x19.terrace.runner.v1.OutputR\aoutputs\x12'\n" +
 	"\x0foutputs_written\x18\n" +
 	" \x01(\bR\x0eoutputsWritten\x12#\n" +
-	"\rmodule_digest\x18\v \x01(\tR\fmoduleDigest\x129\n" +
-	"\tresources\x18\f \x03(\v2\x1b.terrace.runner.v1.ResourceR\tresources\x12%\n" +
-	"\x0eresource_count\x18\r \x01(\x03R\rresourceCount\x12\x14\n" +
-	"\x05saved\x18\x0e \x01(\bR\x05saved\x12\x16\n" +
-	"\x06digest\x18\x0f \x01(\tR\x06digest\x1aA\n" +
+	"\rmodule_digest\x18\v \x01(\tR\fmoduleDigest\x12\x14\n" +
+	"\x05saved\x18\f \x01(\bR\x05saved\x12\x16\n" +
+	"\x06digest\x18\r \x01(\tR\x06digest\x1aA\n" +
 	"\x13PlannedOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x01\n" +
@@ -2592,24 +2574,23 @@ var file_runner_runnerpb_runner_proto_depIdxs = []int32{
 	26, // 22: terrace.runner.v1.PlanResult.changed:type_name -> terrace.runner.v1.ResourceChange
 	33, // 23: terrace.runner.v1.PlanResult.planned_outputs:type_name -> terrace.runner.v1.PlanResult.PlannedOutputsEntry
 	28, // 24: terrace.runner.v1.PlanResult.outputs:type_name -> terrace.runner.v1.Output
-	29, // 25: terrace.runner.v1.PlanResult.resources:type_name -> terrace.runner.v1.Resource
-	28, // 26: terrace.runner.v1.ApplyResult.outputs:type_name -> terrace.runner.v1.Output
-	29, // 27: terrace.runner.v1.ApplyResult.resources:type_name -> terrace.runner.v1.Resource
-	3,  // 28: terrace.runner.v1.Runner.Handshake:input_type -> terrace.runner.v1.HandshakeRequest
-	8,  // 29: terrace.runner.v1.Runner.UploadSource:input_type -> terrace.runner.v1.UploadSourceRequest
-	10, // 30: terrace.runner.v1.Runner.StartOperation:input_type -> terrace.runner.v1.StartOperationRequest
-	16, // 31: terrace.runner.v1.Runner.WatchOperation:input_type -> terrace.runner.v1.WatchOperationRequest
-	31, // 32: terrace.runner.v1.Runner.CancelOperation:input_type -> terrace.runner.v1.CancelOperationRequest
-	4,  // 33: terrace.runner.v1.Runner.Handshake:output_type -> terrace.runner.v1.HandshakeResponse
-	9,  // 34: terrace.runner.v1.Runner.UploadSource:output_type -> terrace.runner.v1.UploadSourceResponse
-	15, // 35: terrace.runner.v1.Runner.StartOperation:output_type -> terrace.runner.v1.StartOperationResponse
-	17, // 36: terrace.runner.v1.Runner.WatchOperation:output_type -> terrace.runner.v1.OperationEvent
-	32, // 37: terrace.runner.v1.Runner.CancelOperation:output_type -> terrace.runner.v1.CancelOperationResponse
-	33, // [33:38] is the sub-list for method output_type
-	28, // [28:33] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	28, // 25: terrace.runner.v1.ApplyResult.outputs:type_name -> terrace.runner.v1.Output
+	29, // 26: terrace.runner.v1.ApplyResult.resources:type_name -> terrace.runner.v1.Resource
+	3,  // 27: terrace.runner.v1.Runner.Handshake:input_type -> terrace.runner.v1.HandshakeRequest
+	8,  // 28: terrace.runner.v1.Runner.UploadSource:input_type -> terrace.runner.v1.UploadSourceRequest
+	10, // 29: terrace.runner.v1.Runner.StartOperation:input_type -> terrace.runner.v1.StartOperationRequest
+	16, // 30: terrace.runner.v1.Runner.WatchOperation:input_type -> terrace.runner.v1.WatchOperationRequest
+	31, // 31: terrace.runner.v1.Runner.CancelOperation:input_type -> terrace.runner.v1.CancelOperationRequest
+	4,  // 32: terrace.runner.v1.Runner.Handshake:output_type -> terrace.runner.v1.HandshakeResponse
+	9,  // 33: terrace.runner.v1.Runner.UploadSource:output_type -> terrace.runner.v1.UploadSourceResponse
+	15, // 34: terrace.runner.v1.Runner.StartOperation:output_type -> terrace.runner.v1.StartOperationResponse
+	17, // 35: terrace.runner.v1.Runner.WatchOperation:output_type -> terrace.runner.v1.OperationEvent
+	32, // 36: terrace.runner.v1.Runner.CancelOperation:output_type -> terrace.runner.v1.CancelOperationResponse
+	32, // [32:37] is the sub-list for method output_type
+	27, // [27:32] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_runner_runnerpb_runner_proto_init() }

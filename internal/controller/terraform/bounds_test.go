@@ -65,7 +65,7 @@ func TestStatusIsBounded(t *testing.T) {
 	for i := range 400 {
 		resources = append(resources, &runnerpb.Resource{Address: fmt.Sprintf("a.r%d", i), Id: strings.Repeat("i", 1000)})
 	}
-	s.recordResources(resources, 400, true)
+	s.recordResources(resources, 400)
 	if n := len(s.obj.Status.Resources); n < 190 || n > 205 || *s.obj.Status.ResourceCount != 400 {
 		t.Errorf("%d of %d resources", n, *s.obj.Status.ResourceCount)
 	}

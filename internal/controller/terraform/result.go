@@ -97,7 +97,6 @@ func (s *scope) recordPlan(snapshot operation.Snapshot[attempt]) {
 	}
 	s.memory.planned(s.now, obj.GetRequeueAfter())
 	s.unlocked()
-	s.recordResources(plan.GetResources(), plan.GetResourceCount(), false)
 	s.recordPlanOutputs(plan)
 	if plan.GetChanges() {
 		s.recordChanges(snapshot)
@@ -204,7 +203,7 @@ func (s *scope) recordApply(snapshot operation.Snapshot[attempt]) {
 	s.unlocked()
 	s.recordOutputs(apply.GetOutputs())
 	s.recordOutputsWritten(apply.GetOutputsWritten())
-	s.recordResources(apply.GetResources(), apply.GetResourceCount(), true)
+	s.recordResources(apply.GetResources(), apply.GetResourceCount())
 	conditions.MarkTrue(obj, infrav1.AppliedCondition, infrav1.AppliedReason, "Applied %s%s", applied.PlanID, of(applied.Revision))
 }
 

@@ -104,11 +104,8 @@ func (s *scope) recordOutputsWritten(written bool) {
 	}
 }
 
-// recordResources replaces the inventory. A plan that did not read it leaves it alone.
-func (s *scope) recordResources(resources []*runnerpb.Resource, count int64, always bool) {
-	if !always && len(resources) == 0 && count == 0 {
-		return
-	}
+// recordResources replaces the inventory by that after an apply.
+func (s *scope) recordResources(resources []*runnerpb.Resource, count int64) {
 	var list []infrav1.ResourceStatus
 	room := budget(maxResources)
 	if s.obj.GetInventory() {
