@@ -121,7 +121,14 @@ func (s *site) await(ctx context.Context, names []string, done func(*infrav1.Ter
 		case <-s.manager.Ended():
 			return 0, fmt.Errorf("the manager ended\n%s", s.manager.LastLog())
 		case event := <-w.ResultChan():
-			if o, ok := event.Object.(*infrav1.Terraform); ok && done(o) {
+			o, ok := event.Object.(*infrav1.Terraform)
+			if !ok {
+				continue
+			}
+			if stalled := apimeta.FindStatusCondition(o.Status.Conditions, meta.StalledCondition); stalled != nil {
+				return 0, fmt.Errorf("object %s is stalled: %s", o.Name, stalled.Message)
+			}
+			if done(o) {
 				delete(left, o.Name)
 			}
 		}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,7 +19,7 @@ func main() {
 	case "version":
 		fmt.Println(`{"terraform_version":"1.12.6","platform":"linux_amd64","provider_selections":{}}`)
 	case "init":
-		write(filepath.Join(data, "terraform.tfstate"), `{"backend":{"type":"kubernetes"}}`)
+		initialise(filepath.Join(data, "terraform.tfstate"))
 	case "plan":
 		write(argument("-out="), "a plan")
 		if _, err := os.Stat(applied); err != nil {
@@ -33,6 +34,26 @@ func main() {
 	case "output":
 		fmt.Println(`{}`)
 	}
+}
+
+// initialise writes down the backend that the override file in the working directory asks for.
+func initialise(path string) {
+	var override struct {
+		Terraform struct {
+			Backend struct {
+				Kubernetes json.RawMessage `json:"kubernetes"`
+			} `json:"backend"`
+		} `json:"terraform"`
+	}
+	text, err := os.ReadFile("terrace_override.tf.json")
+	if err == nil {
+		err = json.Unmarshal(text, &override)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error: "+err.Error())
+		os.Exit(1)
+	}
+	write(path, fmt.Sprintf(`{"backend":{"type":"kubernetes","config":%s}}`, override.Terraform.Backend.Kubernetes))
 }
 
 func argument(prefix string) string {
