@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -83,7 +84,7 @@ func (l *lab) newSite(ctx context.Context, namespace, tool string) (*site, error
 	var err error
 	s.manager, err = harness.StartManager(ctx, harness.ManagerOptions{
 		Kubeconfig: l.plane.Kubeconfig, Dir: dir, Tofu: counted, Namespace: namespace,
-		Args: []string{"--watch-all-namespaces=false"},
+		Args: []string{"--watch-all-namespaces=false", "--log-level=debug"},
 	})
 	return s, err
 }
@@ -186,6 +187,38 @@ func (s *site) writes() (manager, runner int, err error) {
 	}
 	s.seen = len(events)
 	return manager, runner, nil
+}
+
+// cycles are the times from the decision to plan to the decision that nothing is
+// to be done, of requested cycles, as the manager's log tells them: what a cycle
+// takes without the request and the answer, as at the end of an interval.
+func (s *site) cycles() ([]time.Duration, error) {
+	text, err := os.ReadFile(s.manager.Log)
+	if err != nil {
+		return nil, err
+	}
+	var times []time.Duration
+	began := map[string]time.Time{}
+	for line := range bytes.Lines(text) {
+		var entry struct {
+			Time                     time.Time `json:"ts"`
+			Msg, Name, Action, Cause string
+		}
+		if json.Unmarshal(line, &entry) != nil || entry.Msg != "decided" {
+			continue
+		}
+		if at, found := began[entry.Name]; found {
+			times = append(times, entry.Time.Sub(at))
+			delete(began, entry.Name)
+		}
+		if entry.Action == "Plan" && entry.Cause == "Requested" {
+			began[entry.Name] = entry.Time
+		}
+	}
+	if len(times) == 0 {
+		return nil, errors.New("the manager's log tells of no requested cycle")
+	}
+	return times, nil
 }
 
 // cpu is the processor time that the manager used itself, without its tools.
