@@ -33,6 +33,7 @@ type lab struct {
 	audit  string
 	plane  *controlplane.ControlPlane
 	client client.WithWatch
+	sites  []*site
 }
 
 func newLab(ctx context.Context) (*lab, error) {
@@ -54,7 +55,14 @@ func newLab(ctx context.Context) (*lab, error) {
 	return l, ctx.Err()
 }
 
-func (l *lab) close() error { return errors.Join(l.plane.Stop(), os.RemoveAll(l.dir)) }
+// close ends everything that a measurement started, also one that failed.
+func (l *lab) close() error {
+	var errs []error
+	for _, s := range l.sites {
+		errs = append(errs, s.manager.Stop())
+	}
+	return errors.Join(append(errs, l.plane.Stop(), os.RemoveAll(l.dir))...)
+}
 
 // site is a namespace with a manager of its own, whose tool processes are counted.
 type site struct {
@@ -86,6 +94,9 @@ func (l *lab) newSite(ctx context.Context, namespace, tool string) (*site, error
 		Kubeconfig: l.plane.Kubeconfig, Dir: dir, Tofu: counted, Namespace: namespace,
 		Args: []string{"--watch-all-namespaces=false", "--log-level=debug"},
 	})
+	if err == nil {
+		l.sites = append(l.sites, s)
+	}
 	return s, err
 }
 
