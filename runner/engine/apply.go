@@ -87,8 +87,7 @@ func (op *operation) openPlan(ctx context.Context, id string) (*savedPlan, error
 		return nil, err
 	}
 	// Values that are gone meanwhile stand in the plan.
-	var f *failure
-	if err := op.loadInputs(ctx, keptIfMissing); err != nil && !(errors.As(err, &f) && f.kind == kindWaiting) {
+	if err := op.loadInputs(ctx, keptIfMissing); err != nil && !isKind(err, kindWaiting) {
 		return nil, err
 	}
 	if err := json.Unmarshal(plan.Variables, &op.inputs.Variables); err != nil {
@@ -101,7 +100,7 @@ func (op *operation) openPlan(ctx context.Context, id string) (*savedPlan, error
 	if w.exists() && w.initialised() {
 		return plan, errors.Join(op.writeKubeconfig(), op.openJournal(), op.useWorkspace(w), op.placePlan(plan))
 	}
-	if err := op.prepare(ctx, preparation{kept: op.keptUse(plan.Destroy)}); err != nil {
+	if err := op.prepare(ctx, op.keptUse(plan.Destroy)); err != nil {
 		return nil, err
 	}
 	if op.workspace.key != plan.Workspace {

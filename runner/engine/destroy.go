@@ -22,17 +22,16 @@ func (op *operation) destroy(ctx context.Context) (*runnerpb.Result, error) {
 	if nothing, err := op.nothingToDestroy(ctx); err != nil || nothing {
 		return succeeded(), err
 	}
-	result, err := op.destroyWith(ctx, preparation{kept: keptIfMissing})
-	var f *failure
-	if errors.As(err, &f) && f.kind == runnerpb.Failure_KIND_TERMINAL && op.record.keepsModule() {
-		op.warnings = append(op.warnings, "using the module and the inputs of the last apply, since those of today fail: "+f.message)
-		result, err = op.destroyWith(ctx, preparation{kept: keptOnly})
+	result, err := op.destroyWith(ctx, keptIfMissing)
+	if isKind(err, runnerpb.Failure_KIND_TERMINAL) && op.record.keepsModule() {
+		op.warnings = append(op.warnings, "using the module and the inputs of the last apply, since those of today fail: "+err.Error())
+		result, err = op.destroyWith(ctx, keptOnly)
 	}
 	return result, err
 }
 
-func (op *operation) destroyWith(ctx context.Context, p preparation) (*runnerpb.Result, error) {
-	if err := op.prepare(ctx, p); err != nil {
+func (op *operation) destroyWith(ctx context.Context, use keptUse) (*runnerpb.Result, error) {
+	if err := op.prepare(ctx, use); err != nil {
 		return nil, err
 	}
 	if err := op.ready(ctx); err != nil {

@@ -166,9 +166,6 @@ func (e *Engine) Tools() []*runnerpb.Tool {
 	return tools
 }
 
-// Hostname is the identity that the tools write into state locks.
-func (e *Engine) Hostname() string { return e.options.Hostname }
-
 // HasSource implements runner.Engine.
 func (e *Engine) HasSource(digest string) bool { return e.SourceStore.Has(digest) }
 

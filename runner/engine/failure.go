@@ -33,6 +33,12 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.cause }
 
+// isKind says whether an error is a failure of that kind.
+func isKind(err error, kind runnerpb.Failure_Kind) bool {
+	var f *failure
+	return errors.As(err, &f) && f.kind == kind
+}
+
 // terminal is for what only the user can mend.
 func terminal(reason, format string, args ...any) error {
 	return &failure{kind: runnerpb.Failure_KIND_TERMINAL, reason: reason, message: fmt.Sprintf(format, args...)}

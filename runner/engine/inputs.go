@@ -66,9 +66,8 @@ func (op *operation) loadInputs(ctx context.Context, use keptUse) error {
 	}
 	r := &resolver{op: op, inputs: &inputs{}}
 	err := r.resolve(ctx)
-	var f *failure
-	if use == keptIfMissing && kept != nil && errors.As(err, &f) && f.kind == kindWaiting {
-		op.warnings = append(op.warnings, f.message+"; the values of the last apply are used")
+	if use == keptIfMissing && kept != nil && isKind(err, kindWaiting) {
+		op.warnings = append(op.warnings, err.Error()+"; the values of the last apply are used")
 		op.inputs = kept
 		return nil
 	}
@@ -146,8 +145,7 @@ func (r *resolver) stringFrom(ctx context.Context, name, field string, kind infr
 func (r *resolver) variablesFrom(ctx context.Context, field string, from infrav1.VariablesFrom) error {
 	data, err := r.object(ctx, field, from.Kind, from.Name)
 	if err != nil {
-		var f *failure
-		if from.Optional && errors.As(err, &f) && f.kind == kindWaiting {
+		if from.Optional && isKind(err, kindWaiting) {
 			return nil
 		}
 		return err

@@ -128,7 +128,7 @@ func (op *operation) unlock(ctx context.Context, w *workspace, id string) error 
 }
 
 func (op *operation) forceUnlock(ctx context.Context) (*runnerpb.Result, error) {
-	if err := op.prepare(ctx, preparation{}); err != nil {
+	if err := op.prepare(ctx, keptNever); err != nil {
 		return nil, err
 	}
 	return succeeded(), op.unlock(ctx, op.workspace, op.request.GetForceUnlock().GetLockId())

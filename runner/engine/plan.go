@@ -28,11 +28,8 @@ const (
 	keptOnly
 )
 
-// preparation says what an operation works on.
-type preparation struct{ kept keptUse }
-
 // prepare reads everything that an operation works on.
-func (op *operation) prepare(ctx context.Context, p preparation) error {
+func (op *operation) prepare(ctx context.Context, use keptUse) error {
 	op.report.Phase("prepare")
 	var err error
 	if op.record, err = op.loadRecord(ctx); err != nil {
@@ -42,13 +39,13 @@ func (op *operation) prepare(ctx context.Context, p preparation) error {
 	if err := op.bind(ctx); err != nil {
 		return err
 	}
-	if err := op.loadInputs(ctx, p.kept); err != nil {
+	if err := op.loadInputs(ctx, use); err != nil {
 		return err
 	}
 	if err := errors.Join(op.writeKubeconfig(), op.openJournal()); err != nil {
 		return err
 	}
-	kept := p.kept == keptOnly || p.kept == keptIfMissing && op.object.Spec.SourceRef != nil && !op.engine.HasSource(op.request.GetSource().GetDigest())
+	kept := use == keptOnly || use == keptIfMissing && op.object.Spec.SourceRef != nil && !op.engine.HasSource(op.request.GetSource().GetDigest())
 	if kept && !op.record.keepsModule() {
 		return terminal(infrav1.SourceNotFoundReason, "the source is gone and the runner kept no copy of the module (none was applied with deletionPolicy Destroy, or it is larger than 1 MiB); restore the source, or set spec.deletionPolicy to Orphan")
 	}
@@ -83,7 +80,7 @@ func (op *operation) computeBasis() error {
 
 func (op *operation) plan(ctx context.Context) (*runnerpb.Result, error) {
 	options := op.request.GetPlan()
-	if err := op.prepare(ctx, preparation{kept: op.keptUse(options.GetDestroy())}); err != nil {
+	if err := op.prepare(ctx, op.keptUse(options.GetDestroy())); err != nil {
 		return nil, err
 	}
 	if options.GetIfChanged() && !options.GetForce() && op.isPlanned() {
