@@ -624,8 +624,11 @@ type StartOperationRequest struct {
 	Options isStartOperationRequest_Options `protobuf_oneof:"options"`
 	// Seconds after which the operation is interrupted.
 	TimeoutSeconds int64 `protobuf:"varint,8,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The id of a state lock whose holder, the manager knows, was a runner that is
+	// gone. The operation releases it if it finds it; empty if there is none.
+	StaleLock     string `protobuf:"bytes,9,opt,name=stale_lock,json=staleLock,proto3" json:"stale_lock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartOperationRequest) Reset() {
@@ -725,6 +728,13 @@ func (x *StartOperationRequest) GetTimeoutSeconds() int64 {
 		return x.TimeoutSeconds
 	}
 	return 0
+}
+
+func (x *StartOperationRequest) GetStaleLock() string {
+	if x != nil {
+		return x.StaleLock
+	}
+	return ""
 }
 
 type isStartOperationRequest_Options interface {
@@ -1630,7 +1640,10 @@ type PlanResult struct {
 	// The plan was saved beyond the runner's own directory.
 	Saved bool `protobuf:"varint,12,opt,name=saved,proto3" json:"saved,omitempty"`
 	// Digest of everything that an apply of the plan uses; see ApplyOptions.
-	Digest        string `protobuf:"bytes,13,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest string `protobuf:"bytes,13,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The last apply that succeeded, as the record beside the state knows it. The
+	// manager learns from it what came of an apply whose runner could not report.
+	LastApply     *LastApply `protobuf:"bytes,14,opt,name=last_apply,json=lastApply,proto3" json:"last_apply,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1756,6 +1769,82 @@ func (x *PlanResult) GetDigest() string {
 	return ""
 }
 
+func (x *PlanResult) GetLastApply() *LastApply {
+	if x != nil {
+		return x.LastApply
+	}
+	return nil
+}
+
+// LastApply says what was applied last.
+type LastApply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PlanId        string                 `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	Revision      string                 `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Generation    int64                  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	UnixSeconds   int64                  `protobuf:"varint,4,opt,name=unix_seconds,json=unixSeconds,proto3" json:"unix_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastApply) Reset() {
+	*x = LastApply{}
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastApply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastApply) ProtoMessage() {}
+
+func (x *LastApply) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastApply.ProtoReflect.Descriptor instead.
+func (*LastApply) Descriptor() ([]byte, []int) {
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LastApply) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *LastApply) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
+func (x *LastApply) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *LastApply) GetUnixSeconds() int64 {
+	if x != nil {
+		return x.UnixSeconds
+	}
+	return 0
+}
+
 type Summary struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Add           int32                  `protobuf:"varint,1,opt,name=add,proto3" json:"add,omitempty"`
@@ -1772,7 +1861,7 @@ type Summary struct {
 
 func (x *Summary) Reset() {
 	*x = Summary{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[22]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1873,7 @@ func (x *Summary) String() string {
 func (*Summary) ProtoMessage() {}
 
 func (x *Summary) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[22]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1886,7 @@ func (x *Summary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Summary.ProtoReflect.Descriptor instead.
 func (*Summary) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{22}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Summary) GetAdd() int32 {
@@ -1869,7 +1958,7 @@ type ResourceChange struct {
 
 func (x *ResourceChange) Reset() {
 	*x = ResourceChange{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[23]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +1970,7 @@ func (x *ResourceChange) String() string {
 func (*ResourceChange) ProtoMessage() {}
 
 func (x *ResourceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[23]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +1983,7 @@ func (x *ResourceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceChange.ProtoReflect.Descriptor instead.
 func (*ResourceChange) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{23}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResourceChange) GetAddress() string {
@@ -1948,7 +2037,7 @@ type ApplyResult struct {
 
 func (x *ApplyResult) Reset() {
 	*x = ApplyResult{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[24]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2049,7 @@ func (x *ApplyResult) String() string {
 func (*ApplyResult) ProtoMessage() {}
 
 func (x *ApplyResult) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[24]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2062,7 @@ func (x *ApplyResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResult.ProtoReflect.Descriptor instead.
 func (*ApplyResult) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{24}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ApplyResult) GetPlanId() string {
@@ -2045,7 +2134,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[25]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2146,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[25]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2159,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{25}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Output) GetName() string {
@@ -2113,7 +2202,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[26]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2214,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[26]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2227,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{26}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Resource) GetAddress() string {
@@ -2180,7 +2269,7 @@ type ShownPlan struct {
 
 func (x *ShownPlan) Reset() {
 	*x = ShownPlan{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[27]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2281,7 @@ func (x *ShownPlan) String() string {
 func (*ShownPlan) ProtoMessage() {}
 
 func (x *ShownPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[27]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2294,7 @@ func (x *ShownPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownPlan.ProtoReflect.Descriptor instead.
 func (*ShownPlan) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{27}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ShownPlan) GetId() string {
@@ -2229,6 +2318,104 @@ func (x *ShownPlan) GetJson() string {
 	return ""
 }
 
+type RotateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM of the new certificate, for the name that the runner has already, and of its key.
+	Certificate []byte `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Key         []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// PEM of all authorities that the runner is to trust from now on.
+	Authorities   []byte `protobuf:"bytes,3,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateRequest) Reset() {
+	*x = RotateRequest{}
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateRequest) ProtoMessage() {}
+
+func (x *RotateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateRequest.ProtoReflect.Descriptor instead.
+func (*RotateRequest) Descriptor() ([]byte, []int) {
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RotateRequest) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *RotateRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *RotateRequest) GetAuthorities() []byte {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
+type RotateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateResponse) Reset() {
+	*x = RotateResponse{}
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateResponse) ProtoMessage() {}
+
+func (x *RotateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateResponse.ProtoReflect.Descriptor instead.
+func (*RotateResponse) Descriptor() ([]byte, []int) {
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{30}
+}
+
 type CancelOperationRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2238,7 +2425,7 @@ type CancelOperationRequest struct {
 
 func (x *CancelOperationRequest) Reset() {
 	*x = CancelOperationRequest{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[28]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2437,7 @@ func (x *CancelOperationRequest) String() string {
 func (*CancelOperationRequest) ProtoMessage() {}
 
 func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[28]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2450,7 @@ func (x *CancelOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelOperationRequest.ProtoReflect.Descriptor instead.
 func (*CancelOperationRequest) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{28}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CancelOperationRequest) GetId() string {
@@ -2281,7 +2468,7 @@ type CancelOperationResponse struct {
 
 func (x *CancelOperationResponse) Reset() {
 	*x = CancelOperationResponse{}
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[29]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2480,7 @@ func (x *CancelOperationResponse) String() string {
 func (*CancelOperationResponse) ProtoMessage() {}
 
 func (x *CancelOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runner_runnerpb_runner_proto_msgTypes[29]
+	mi := &file_runner_runnerpb_runner_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2493,7 @@ func (x *CancelOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelOperationResponse.ProtoReflect.Descriptor instead.
 func (*CancelOperationResponse) Descriptor() ([]byte, []int) {
-	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{29}
+	return file_runner_runnerpb_runner_proto_rawDescGZIP(), []int{32}
 }
 
 var File_runner_runnerpb_runner_proto protoreflect.FileDescriptor
@@ -2340,7 +2527,7 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\fR\x05chunk\"*\n" +
 	"\x14UploadSourceResponse\x12\x12\n" +
-	"\x04size\x18\x01 \x01(\x03R\x04size\"\x97\x03\n" +
+	"\x04size\x18\x01 \x01(\x03R\x04size\"\xb6\x03\n" +
 	"\x15StartOperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x124\n" +
 	"\x04type\x18\x02 \x01(\x0e2 .terrace.runner.v1.OperationTypeR\x04type\x12\x16\n" +
@@ -2349,7 +2536,9 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\x04plan\x18\x05 \x01(\v2\x1e.terrace.runner.v1.PlanOptionsH\x00R\x04plan\x127\n" +
 	"\x05apply\x18\x06 \x01(\v2\x1f.terrace.runner.v1.ApplyOptionsH\x00R\x05apply\x12J\n" +
 	"\fforce_unlock\x18\a \x01(\v2%.terrace.runner.v1.ForceUnlockOptionsH\x00R\vforceUnlock\x12'\n" +
-	"\x0ftimeout_seconds\x18\b \x01(\x03R\x0etimeoutSecondsB\t\n" +
+	"\x0ftimeout_seconds\x18\b \x01(\x03R\x0etimeoutSeconds\x12\x1d\n" +
+	"\n" +
+	"stale_lock\x18\t \x01(\tR\tstaleLockB\t\n" +
 	"\aoptions\"<\n" +
 	"\x06Source\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x1a\n" +
@@ -2417,7 +2606,7 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03who\x18\x02 \x01(\tR\x03who\x12\x1c\n" +
 	"\toperation\x18\x03 \x01(\tR\toperation\x12!\n" +
-	"\fcreated_unix\x18\x04 \x01(\x03R\vcreatedUnix\"\xc3\x04\n" +
+	"\fcreated_unix\x18\x04 \x01(\x03R\vcreatedUnix\"\x80\x05\n" +
 	"\n" +
 	"PlanResult\x12\x18\n" +
 	"\askipped\x18\x01 \x01(\bR\askipped\x12\x18\n" +
@@ -2433,10 +2622,19 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	" \x01(\bR\x0eoutputsWritten\x12#\n" +
 	"\rmodule_digest\x18\v \x01(\tR\fmoduleDigest\x12\x14\n" +
 	"\x05saved\x18\f \x01(\bR\x05saved\x12\x16\n" +
-	"\x06digest\x18\r \x01(\tR\x06digest\x1aA\n" +
+	"\x06digest\x18\r \x01(\tR\x06digest\x12;\n" +
+	"\n" +
+	"last_apply\x18\x0e \x01(\v2\x1c.terrace.runner.v1.LastApplyR\tlastApply\x1aA\n" +
 	"\x13PlannedOutputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x01\n" +
+	"\tLastApply\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x03R\n" +
+	"generation\x12!\n" +
+	"\funix_seconds\x18\x04 \x01(\x03R\vunixSeconds\"\xc5\x01\n" +
 	"\aSummary\x12\x10\n" +
 	"\x03add\x18\x01 \x01(\x05R\x03add\x12\x16\n" +
 	"\x06change\x18\x02 \x01(\x05R\x06change\x12\x18\n" +
@@ -2474,7 +2672,12 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\tShownPlan\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +
-	"\x04json\x18\x03 \x01(\tR\x04json\"(\n" +
+	"\x04json\x18\x03 \x01(\tR\x04json\"e\n" +
+	"\rRotateRequest\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12 \n" +
+	"\vauthorities\x18\x03 \x01(\fR\vauthorities\"\x10\n" +
+	"\x0eRotateResponse\"(\n" +
 	"\x16CancelOperationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x19\n" +
 	"\x17CancelOperationResponse*\xd8\x01\n" +
@@ -2490,13 +2693,14 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11OUTCOME_SUCCEEDED\x10\x01\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\x02\x12\x15\n" +
-	"\x11OUTCOME_CANCELLED\x10\x032\xf5\x03\n" +
+	"\x11OUTCOME_CANCELLED\x10\x032\xc4\x04\n" +
 	"\x06Runner\x12V\n" +
 	"\tHandshake\x12#.terrace.runner.v1.HandshakeRequest\x1a$.terrace.runner.v1.HandshakeResponse\x12a\n" +
 	"\fUploadSource\x12&.terrace.runner.v1.UploadSourceRequest\x1a'.terrace.runner.v1.UploadSourceResponse(\x01\x12e\n" +
 	"\x0eStartOperation\x12(.terrace.runner.v1.StartOperationRequest\x1a).terrace.runner.v1.StartOperationResponse\x12_\n" +
 	"\x0eWatchOperation\x12(.terrace.runner.v1.WatchOperationRequest\x1a!.terrace.runner.v1.OperationEvent0\x01\x12h\n" +
-	"\x0fCancelOperation\x12).terrace.runner.v1.CancelOperationRequest\x1a*.terrace.runner.v1.CancelOperationResponseB0Z.github.com/terrace-dev/terrace/runner/runnerpbb\x06proto3"
+	"\x0fCancelOperation\x12).terrace.runner.v1.CancelOperationRequest\x1a*.terrace.runner.v1.CancelOperationResponse\x12M\n" +
+	"\x06Rotate\x12 .terrace.runner.v1.RotateRequest\x1a!.terrace.runner.v1.RotateResponseB0Z.github.com/terrace-dev/terrace/runner/runnerpbb\x06proto3"
 
 var (
 	file_runner_runnerpb_runner_proto_rawDescOnce sync.Once
@@ -2511,7 +2715,7 @@ func file_runner_runnerpb_runner_proto_rawDescGZIP() []byte {
 }
 
 var file_runner_runnerpb_runner_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_runner_runnerpb_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_runner_runnerpb_runner_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_runner_runnerpb_runner_proto_goTypes = []any{
 	(OperationType)(0),              // 0: terrace.runner.v1.OperationType
 	(Outcome)(0),                    // 1: terrace.runner.v1.Outcome
@@ -2538,15 +2742,18 @@ var file_runner_runnerpb_runner_proto_goTypes = []any{
 	(*Failure)(nil),                 // 22: terrace.runner.v1.Failure
 	(*Lock)(nil),                    // 23: terrace.runner.v1.Lock
 	(*PlanResult)(nil),              // 24: terrace.runner.v1.PlanResult
-	(*Summary)(nil),                 // 25: terrace.runner.v1.Summary
-	(*ResourceChange)(nil),          // 26: terrace.runner.v1.ResourceChange
-	(*ApplyResult)(nil),             // 27: terrace.runner.v1.ApplyResult
-	(*Output)(nil),                  // 28: terrace.runner.v1.Output
-	(*Resource)(nil),                // 29: terrace.runner.v1.Resource
-	(*ShownPlan)(nil),               // 30: terrace.runner.v1.ShownPlan
-	(*CancelOperationRequest)(nil),  // 31: terrace.runner.v1.CancelOperationRequest
-	(*CancelOperationResponse)(nil), // 32: terrace.runner.v1.CancelOperationResponse
-	nil,                             // 33: terrace.runner.v1.PlanResult.PlannedOutputsEntry
+	(*LastApply)(nil),               // 25: terrace.runner.v1.LastApply
+	(*Summary)(nil),                 // 26: terrace.runner.v1.Summary
+	(*ResourceChange)(nil),          // 27: terrace.runner.v1.ResourceChange
+	(*ApplyResult)(nil),             // 28: terrace.runner.v1.ApplyResult
+	(*Output)(nil),                  // 29: terrace.runner.v1.Output
+	(*Resource)(nil),                // 30: terrace.runner.v1.Resource
+	(*ShownPlan)(nil),               // 31: terrace.runner.v1.ShownPlan
+	(*RotateRequest)(nil),           // 32: terrace.runner.v1.RotateRequest
+	(*RotateResponse)(nil),          // 33: terrace.runner.v1.RotateResponse
+	(*CancelOperationRequest)(nil),  // 34: terrace.runner.v1.CancelOperationRequest
+	(*CancelOperationResponse)(nil), // 35: terrace.runner.v1.CancelOperationResponse
+	nil,                             // 36: terrace.runner.v1.PlanResult.PlannedOutputsEntry
 }
 var file_runner_runnerpb_runner_proto_depIdxs = []int32{
 	5,  // 0: terrace.runner.v1.HandshakeResponse.tools:type_name -> terrace.runner.v1.Tool
@@ -2565,32 +2772,35 @@ var file_runner_runnerpb_runner_proto_depIdxs = []int32{
 	1,  // 13: terrace.runner.v1.Result.outcome:type_name -> terrace.runner.v1.Outcome
 	22, // 14: terrace.runner.v1.Result.failure:type_name -> terrace.runner.v1.Failure
 	24, // 15: terrace.runner.v1.Result.plan:type_name -> terrace.runner.v1.PlanResult
-	27, // 16: terrace.runner.v1.Result.apply:type_name -> terrace.runner.v1.ApplyResult
-	30, // 17: terrace.runner.v1.Result.shown:type_name -> terrace.runner.v1.ShownPlan
+	28, // 16: terrace.runner.v1.Result.apply:type_name -> terrace.runner.v1.ApplyResult
+	31, // 17: terrace.runner.v1.Result.shown:type_name -> terrace.runner.v1.ShownPlan
 	5,  // 18: terrace.runner.v1.Result.tool:type_name -> terrace.runner.v1.Tool
 	2,  // 19: terrace.runner.v1.Failure.kind:type_name -> terrace.runner.v1.Failure.Kind
 	23, // 20: terrace.runner.v1.Failure.lock:type_name -> terrace.runner.v1.Lock
-	25, // 21: terrace.runner.v1.PlanResult.summary:type_name -> terrace.runner.v1.Summary
-	26, // 22: terrace.runner.v1.PlanResult.changed:type_name -> terrace.runner.v1.ResourceChange
-	33, // 23: terrace.runner.v1.PlanResult.planned_outputs:type_name -> terrace.runner.v1.PlanResult.PlannedOutputsEntry
-	28, // 24: terrace.runner.v1.PlanResult.outputs:type_name -> terrace.runner.v1.Output
-	28, // 25: terrace.runner.v1.ApplyResult.outputs:type_name -> terrace.runner.v1.Output
-	29, // 26: terrace.runner.v1.ApplyResult.resources:type_name -> terrace.runner.v1.Resource
-	3,  // 27: terrace.runner.v1.Runner.Handshake:input_type -> terrace.runner.v1.HandshakeRequest
-	8,  // 28: terrace.runner.v1.Runner.UploadSource:input_type -> terrace.runner.v1.UploadSourceRequest
-	10, // 29: terrace.runner.v1.Runner.StartOperation:input_type -> terrace.runner.v1.StartOperationRequest
-	16, // 30: terrace.runner.v1.Runner.WatchOperation:input_type -> terrace.runner.v1.WatchOperationRequest
-	31, // 31: terrace.runner.v1.Runner.CancelOperation:input_type -> terrace.runner.v1.CancelOperationRequest
-	4,  // 32: terrace.runner.v1.Runner.Handshake:output_type -> terrace.runner.v1.HandshakeResponse
-	9,  // 33: terrace.runner.v1.Runner.UploadSource:output_type -> terrace.runner.v1.UploadSourceResponse
-	15, // 34: terrace.runner.v1.Runner.StartOperation:output_type -> terrace.runner.v1.StartOperationResponse
-	17, // 35: terrace.runner.v1.Runner.WatchOperation:output_type -> terrace.runner.v1.OperationEvent
-	32, // 36: terrace.runner.v1.Runner.CancelOperation:output_type -> terrace.runner.v1.CancelOperationResponse
-	32, // [32:37] is the sub-list for method output_type
-	27, // [27:32] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	26, // 21: terrace.runner.v1.PlanResult.summary:type_name -> terrace.runner.v1.Summary
+	27, // 22: terrace.runner.v1.PlanResult.changed:type_name -> terrace.runner.v1.ResourceChange
+	36, // 23: terrace.runner.v1.PlanResult.planned_outputs:type_name -> terrace.runner.v1.PlanResult.PlannedOutputsEntry
+	29, // 24: terrace.runner.v1.PlanResult.outputs:type_name -> terrace.runner.v1.Output
+	25, // 25: terrace.runner.v1.PlanResult.last_apply:type_name -> terrace.runner.v1.LastApply
+	29, // 26: terrace.runner.v1.ApplyResult.outputs:type_name -> terrace.runner.v1.Output
+	30, // 27: terrace.runner.v1.ApplyResult.resources:type_name -> terrace.runner.v1.Resource
+	3,  // 28: terrace.runner.v1.Runner.Handshake:input_type -> terrace.runner.v1.HandshakeRequest
+	8,  // 29: terrace.runner.v1.Runner.UploadSource:input_type -> terrace.runner.v1.UploadSourceRequest
+	10, // 30: terrace.runner.v1.Runner.StartOperation:input_type -> terrace.runner.v1.StartOperationRequest
+	16, // 31: terrace.runner.v1.Runner.WatchOperation:input_type -> terrace.runner.v1.WatchOperationRequest
+	34, // 32: terrace.runner.v1.Runner.CancelOperation:input_type -> terrace.runner.v1.CancelOperationRequest
+	32, // 33: terrace.runner.v1.Runner.Rotate:input_type -> terrace.runner.v1.RotateRequest
+	4,  // 34: terrace.runner.v1.Runner.Handshake:output_type -> terrace.runner.v1.HandshakeResponse
+	9,  // 35: terrace.runner.v1.Runner.UploadSource:output_type -> terrace.runner.v1.UploadSourceResponse
+	15, // 36: terrace.runner.v1.Runner.StartOperation:output_type -> terrace.runner.v1.StartOperationResponse
+	17, // 37: terrace.runner.v1.Runner.WatchOperation:output_type -> terrace.runner.v1.OperationEvent
+	35, // 38: terrace.runner.v1.Runner.CancelOperation:output_type -> terrace.runner.v1.CancelOperationResponse
+	33, // 39: terrace.runner.v1.Runner.Rotate:output_type -> terrace.runner.v1.RotateResponse
+	34, // [34:40] is the sub-list for method output_type
+	28, // [28:34] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_runner_runnerpb_runner_proto_init() }
@@ -2615,7 +2825,7 @@ func file_runner_runnerpb_runner_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runner_runnerpb_runner_proto_rawDesc), len(file_runner_runnerpb_runner_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

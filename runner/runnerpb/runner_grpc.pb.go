@@ -29,6 +29,7 @@ const (
 	Runner_StartOperation_FullMethodName  = "/terrace.runner.v1.Runner/StartOperation"
 	Runner_WatchOperation_FullMethodName  = "/terrace.runner.v1.Runner/WatchOperation"
 	Runner_CancelOperation_FullMethodName = "/terrace.runner.v1.Runner/CancelOperation"
+	Runner_Rotate_FullMethodName          = "/terrace.runner.v1.Runner/Rotate"
 )
 
 // RunnerClient is the client API for Runner service.
@@ -49,6 +50,9 @@ type RunnerClient interface {
 	WatchOperation(ctx context.Context, in *WatchOperationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[OperationEvent], error)
 	// CancelOperation interrupts the operation's tool gracefully.
 	CancelOperation(ctx context.Context, in *CancelOperationRequest, opts ...grpc.CallOption) (*CancelOperationResponse, error)
+	// Rotate replaces the certificate that the runner serves with and the authorities
+	// that it trusts. Connections and operations go on.
+	Rotate(ctx context.Context, in *RotateRequest, opts ...grpc.CallOption) (*RotateResponse, error)
 }
 
 type runnerClient struct {
@@ -121,6 +125,16 @@ func (c *runnerClient) CancelOperation(ctx context.Context, in *CancelOperationR
 	return out, nil
 }
 
+func (c *runnerClient) Rotate(ctx context.Context, in *RotateRequest, opts ...grpc.CallOption) (*RotateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateResponse)
+	err := c.cc.Invoke(ctx, Runner_Rotate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RunnerServer is the server API for Runner service.
 // All implementations must embed UnimplementedRunnerServer
 // for forward compatibility.
@@ -139,6 +153,9 @@ type RunnerServer interface {
 	WatchOperation(*WatchOperationRequest, grpc.ServerStreamingServer[OperationEvent]) error
 	// CancelOperation interrupts the operation's tool gracefully.
 	CancelOperation(context.Context, *CancelOperationRequest) (*CancelOperationResponse, error)
+	// Rotate replaces the certificate that the runner serves with and the authorities
+	// that it trusts. Connections and operations go on.
+	Rotate(context.Context, *RotateRequest) (*RotateResponse, error)
 	mustEmbedUnimplementedRunnerServer()
 }
 
@@ -163,6 +180,9 @@ func (UnimplementedRunnerServer) WatchOperation(*WatchOperationRequest, grpc.Ser
 }
 func (UnimplementedRunnerServer) CancelOperation(context.Context, *CancelOperationRequest) (*CancelOperationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelOperation not implemented")
+}
+func (UnimplementedRunnerServer) Rotate(context.Context, *RotateRequest) (*RotateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rotate not implemented")
 }
 func (UnimplementedRunnerServer) mustEmbedUnimplementedRunnerServer() {}
 func (UnimplementedRunnerServer) testEmbeddedByValue()                {}
@@ -257,6 +277,24 @@ func _Runner_CancelOperation_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Runner_Rotate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunnerServer).Rotate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Runner_Rotate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunnerServer).Rotate(ctx, req.(*RotateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Runner_ServiceDesc is the grpc.ServiceDesc for Runner service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -275,6 +313,10 @@ var Runner_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelOperation",
 			Handler:    _Runner_CancelOperation_Handler,
+		},
+		{
+			MethodName: "Rotate",
+			Handler:    _Runner_Rotate_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
