@@ -16,13 +16,13 @@ type Authority struct {
 
 	mu      sync.Mutex
 	ca      *CA
-	client  tls.Certificate
+	clients []tls.Certificate
 	servers map[string]tls.Certificate // by the runner's name
 }
 
 // NewAuthority returns an authority with a new key that exists nowhere else.
 func NewAuthority(clock clock.PassiveClock) (*Authority, error) {
-	ca, err := NewCA(clock)
+	ca, err := NewCA(clock, Lives{})
 	if err != nil {
 		return nil, err
 	}
@@ -69,14 +69,14 @@ func (a *Authority) manager() (*Credentials, error) {
 	if err := a.rotate(); err != nil {
 		return nil, err
 	}
-	if a.expiring(a.client) {
-		leaf, err := a.ca.IssueClient(0)
+	if len(a.clients) == 0 || a.expiring(a.clients[0]) {
+		clients, err := a.ca.IssueClients(0)
 		if err != nil {
 			return nil, err
 		}
-		a.client = leaf
+		a.clients = clients
 	}
-	return a.credentials(a.client), nil
+	return a.credentials(a.clients...), nil
 }
 
 // rotate renews the authority when it is time; the caller holds the lock.
@@ -88,14 +88,14 @@ func (a *Authority) rotate() error {
 	if err != nil {
 		return fmt.Errorf("rotating: %w", err)
 	}
-	a.ca = next
+	a.ca, a.clients = next, nil
 	return nil
 }
 
 func (a *Authority) expiring(leaf tls.Certificate) bool {
-	return leaf.Leaf == nil || aged(leaf.Leaf, a.clock.Now())
+	return leaf.Leaf == nil || NeedsRenewal(leaf.Leaf, a.clock.Now())
 }
 
-func (a *Authority) credentials(leaf tls.Certificate) *Credentials {
-	return &Credentials{Certificates: []tls.Certificate{leaf}, Roots: a.ca.Pool(), Now: a.clock.Now}
+func (a *Authority) credentials(leaves ...tls.Certificate) *Credentials {
+	return &Credentials{Certificates: leaves, Roots: a.ca.Pool(), Now: a.clock.Now}
 }

@@ -20,7 +20,7 @@ import (
 const ManagerID = "spiffe://terrace.dev/manager"
 
 // IssueServer issues a certificate for the runner with this name, a DNS name that
-// no other runner has, for at most ttl (0: LeafLife). It is good for serving only.
+// no other runner has, for at most ttl (0: the leaf's life). It is good for serving only.
 func (c *CA) IssueServer(name string, ttl time.Duration) (tls.Certificate, error) {
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return tls.Certificate{}, fmt.Errorf("issuing a certificate for runner %q: %s", name, strings.Join(problems, ", "))
@@ -36,34 +36,54 @@ func (c *CA) IssueServer(name string, ttl time.Duration) (tls.Certificate, error
 	return leaf, nil
 }
 
-// IssueClient issues the manager's certificate for at most ttl (0: LeafLife). It is good for calling only.
-func (c *CA) IssueClient(ttl time.Duration) (tls.Certificate, error) {
+// IssueClients issues the manager's certificates for at most ttl (0: the leaf's
+// life), at least one: by each authority that is valid and has its key, the one that
+// signs runners' certificates first. Together they open any runner that trusts one
+// of the authorities. They are good for calling only. The first is the one to renew
+// by; one of an earlier authority ends with it.
+func (c *CA) IssueClients(ttl time.Duration) ([]tls.Certificate, error) {
+	signers := c.signers(c.clock.Now())
+	if len(signers) == 0 {
+		return nil, fmt.Errorf("issuing the manager's certificate: %w", errNoSigner)
+	}
+	var leaves []tls.Certificate
+	for _, signer := range signers {
+		leaf, err := c.issueClient(signer, ttl)
+		if err != nil {
+			return nil, fmt.Errorf("issuing the manager's certificate: %w", err)
+		}
+		leaves = append(leaves, leaf)
+	}
+	return leaves, nil
+}
+
+func (c *CA) issueClient(signer authority, ttl time.Duration) (tls.Certificate, error) {
 	id, err := url.Parse(ManagerID)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("issuing the manager's certificate: %w", err)
+		return tls.Certificate{}, err
 	}
-	leaf, err := c.issue(&x509.Certificate{
+	return c.issueBy(signer, &x509.Certificate{
 		Subject:     pkix.Name{Organization: []string{"Terrace"}, OrganizationalUnit: []string{"manager"}},
 		URIs:        []*url.URL{id},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ttl)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("issuing the manager's certificate: %w", err)
-	}
-	return leaf, nil
 }
 
-// issue completes the template and signs it with a new key. A leaf never outlives its authority.
 func (c *CA) issue(template *x509.Certificate, ttl time.Duration) (tls.Certificate, error) {
+	signer := c.signer(c.clock.Now())
+	if signer == nil {
+		return tls.Certificate{}, errNoSigner
+	}
+	return c.issueBy(*signer, template, ttl)
+}
+
+// issueBy completes the template and signs it with a new key. A leaf never outlives its authority.
+func (c *CA) issueBy(signer authority, template *x509.Certificate, ttl time.Duration) (tls.Certificate, error) {
 	if ttl == 0 {
-		ttl = LeafLife
+		ttl = c.lives.Leaf
 	}
 	if ttl < 0 {
 		return tls.Certificate{}, errors.New("its lifetime is negative")
-	}
-	now := c.clock.Now()
-	if !now.Before(c.certificate.NotAfter) {
-		return tls.Certificate{}, fmt.Errorf("the certificate authority expired at %v", c.certificate.NotAfter)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -72,14 +92,15 @@ func (c *CA) issue(template *x509.Certificate, ttl time.Duration) (tls.Certifica
 	if template.SerialNumber, err = newSerial(); err != nil {
 		return tls.Certificate{}, err
 	}
+	now := c.clock.Now()
 	template.NotBefore = now.Add(-backdate)
 	template.NotAfter = now.Add(ttl)
-	if template.NotAfter.After(c.certificate.NotAfter) {
-		template.NotAfter = c.certificate.NotAfter
+	if template.NotAfter.After(signer.certificate.NotAfter) {
+		template.NotAfter = signer.certificate.NotAfter
 	}
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageDigitalSignature
-	leaf, err := sign(template, c.certificate, key.Public(), c.key)
+	leaf, err := sign(template, signer.certificate, key.Public(), signer.key)
 	if err != nil {
 		return tls.Certificate{}, err
 	}

@@ -36,7 +36,13 @@ func must[T any](t *testing.T) func(T, error) T {
 
 func newCA(t *testing.T, clock *clocktesting.FakePassiveClock) *CA {
 	t.Helper()
-	return must[*CA](t)(NewCA(clock))
+	return must[*CA](t)(NewCA(clock, Lives{}))
+}
+
+// issueClient returns the manager's certificate by the newest authority.
+func issueClient(t *testing.T, ca *CA, ttl time.Duration) tls.Certificate {
+	t.Helper()
+	return must[[]tls.Certificate](t)(ca.IssueClients(ttl))[0]
 }
 
 // handshake connects both ends over loopback, exchanges a byte each way, and returns what each end thinks of it.
@@ -104,7 +110,7 @@ func TestARunnerAcceptsTheManagerAlone(t *testing.T) {
 	clock := newClock()
 	ca, foreign := newCA(t, clock), newCA(t, clock)
 	server := ServerConfig(fixed(clock.Now, ca.Pool(), must[tls.Certificate](t)(ca.IssueServer(runner, 0))))
-	manager := must[tls.Certificate](t)(ca.IssueClient(0))
+	manager := issueClient(t, ca, 0)
 	expired := custom(t, ca, func(*x509.Certificate) {})
 	expired = must[tls.Certificate](t)(ca.issue(expired.Leaf, time.Nanosecond))
 	for name, test := range map[string]struct {
@@ -115,7 +121,7 @@ func TestARunnerAcceptsTheManagerAlone(t *testing.T) {
 		"no certificate":                {want: "didn't provide a certificate"},
 		"an expired certificate":        {certificate: &expired, want: "expired"},
 		"a self-signed certificate":     {certificate: selfSigned(t, clock), want: "unknown authority"},
-		"another authority":             {certificate: new(must[tls.Certificate](t)(foreign.IssueClient(0))), want: "unknown authority"},
+		"another authority":             {certificate: new(issueClient(t, foreign, 0)), want: "unknown authority"},
 		"a runner's certificate":        {certificate: new(must[tls.Certificate](t)(ca.IssueServer("other.apps", 0))), want: "key usage"},
 		"the runner's own certificate":  {certificate: new(must[tls.Certificate](t)(ca.IssueServer(runner, 0))), want: "key usage"},
 		"another identity":              {certificate: new(custom(t, ca, func(c *x509.Certificate) { c.URIs = uris(t, ManagerID+"/x") })), want: "not " + ManagerID},
@@ -166,7 +172,7 @@ func expect(t *testing.T, server, client *tls.Config, want string) {
 
 func selfSigned(t *testing.T, clock *clocktesting.FakePassiveClock) *tls.Certificate {
 	t.Helper()
-	leaf := must[tls.Certificate](t)(newCA(t, clock).IssueClient(0))
+	leaf := issueClient(t, newCA(t, clock), 0)
 	template := *leaf.Leaf
 	key := leaf.PrivateKey.(*ecdsa.PrivateKey)
 	certificate := must[*x509.Certificate](t)(sign(&template, &template, key.Public(), key))
@@ -177,7 +183,7 @@ func TestTheManagerAcceptsOneRunnerAlone(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
 	ca, foreign := newCA(t, clock), newCA(t, clock)
-	manager := must[tls.Certificate](t)(ca.IssueClient(0))
+	manager := issueClient(t, ca, 0)
 	for name, test := range map[string]struct {
 		serves tls.Certificate
 		ahead  time.Duration // of the manager's clock
@@ -269,8 +275,8 @@ func TestCertificates(t *testing.T) {
 	clock := newClock()
 	ca := newCA(t, clock)
 	server := must[tls.Certificate](t)(ca.IssueServer(runner, 0)).Leaf
-	client := must[tls.Certificate](t)(ca.IssueClient(time.Hour)).Leaf
-	for _, certificate := range []*x509.Certificate{ca.certificate, server, client} {
+	client := issueClient(t, ca, time.Hour).Leaf
+	for _, certificate := range []*x509.Certificate{ca.authorities[0].certificate, server, client} {
 		key, ok := certificate.PublicKey.(*ecdsa.PublicKey)
 		if !ok || key.Curve != elliptic.P256() {
 			t.Error("not ECDSA P-256")
@@ -282,7 +288,7 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("backdated by %v", skew)
 		}
 	}
-	if life := ca.certificate.NotAfter.Sub(clock.Now()); life != CALife {
+	if life := ca.authorities[0].certificate.NotAfter.Sub(clock.Now()); life != CALife {
 		t.Errorf("the authority lives %v", life)
 	}
 	if life := server.NotAfter.Sub(clock.Now()); life != LeafLife {
@@ -302,15 +308,15 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("issued a certificate for %q", name)
 		}
 	}
-	if _, err := ca.IssueClient(-time.Hour); err == nil {
+	if _, err := ca.IssueClients(-time.Hour); err == nil {
 		t.Error("issued a certificate that was never valid")
 	}
 	clock.SetTime(clock.Now().Add(CALife - time.Hour))
-	if leaf := must[tls.Certificate](t)(ca.IssueClient(0)).Leaf; leaf.NotAfter.After(ca.certificate.NotAfter) {
+	if leaf := issueClient(t, ca, 0).Leaf; leaf.NotAfter.After(ca.authorities[0].certificate.NotAfter) {
 		t.Error("a leaf outlives its authority")
 	}
 	clock.SetTime(clock.Now().Add(time.Hour))
-	if _, err := ca.IssueClient(0); err == nil {
+	if _, err := ca.IssueClients(0); err == nil {
 		t.Error("an expired authority issued a certificate")
 	}
 }
@@ -327,10 +333,10 @@ func TestRotationOverlaps(t *testing.T) {
 		t.Error("no rotation at two thirds of the life")
 	}
 	clock.SetTime(begun.Add(60 * 24 * time.Hour))
-	oldManager := must[tls.Certificate](t)(first.IssueClient(0))
+	oldManager := issueClient(t, first, 0)
 	oldRunner := must[tls.Certificate](t)(first.IssueServer(runner, 0))
 	second := must[*CA](t)(first.Rotate())
-	newManager := must[tls.Certificate](t)(second.IssueClient(0))
+	newManager := issueClient(t, second, 0)
 	newRunner := must[tls.Certificate](t)(second.IssueServer(runner, 0))
 
 	renewed := ServerConfig(fixed(clock.Now, second.Pool(), newRunner))
@@ -345,7 +351,7 @@ func TestRotationOverlaps(t *testing.T) {
 	// The first authority has expired by the time of the next rotation.
 	clock.SetTime(begun.Add(120 * 24 * time.Hour))
 	third := must[*CA](t)(second.Rotate())
-	if n := len(third.trusted()); n != 2 {
+	if n := len(third.authorities); n != 2 {
 		t.Errorf("%d authorities are trusted", n)
 	}
 }
@@ -384,13 +390,18 @@ func TestAuthorityRenews(t *testing.T) {
 func TestMarshal(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
-	ca := must[*CA](t)(newCA(t, clock).Rotate())
+	first := newCA(t, clock)
+	_, oldKey, err := first.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := must[*CA](t)(first.Rotate())
 	bundle, key, err := ca.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := must[*CA](t)(ParseCA(bundle, key, clock))
-	if !bytes.Equal(again.Bundle(), bundle) || len(again.trusted()) != 2 || !again.key.Equal(ca.key) {
+	again := must[*CA](t)(ParseCA(bundle, key, clock, Lives{}))
+	if !bytes.Equal(again.Bundle(), bundle) || len(again.authorities) != 2 || !again.Equal(ca) {
 		t.Error("what was read differs from what was written")
 	}
 	// What the one issues the other accepts.
@@ -400,7 +411,7 @@ func TestMarshal(t *testing.T) {
 		t.Fatal(err)
 	}
 	pair := must[tls.Certificate](t)(tls.X509KeyPair(certificate, leafKey))
-	client := must[*tls.Config](t)(ClientConfig(fixed(clock.Now, ca.Pool(), must[tls.Certificate](t)(ca.IssueClient(0))), runner)())
+	client := must[*tls.Config](t)(ClientConfig(fixed(clock.Now, ca.Pool(), issueClient(t, ca, 0)), runner)())
 	expect(t, ServerConfig(fixed(clock.Now, again.Pool(), pair)), client, "")
 
 	_, otherKey, err := newCA(t, clock).Marshal()
@@ -411,12 +422,17 @@ func TestMarshal(t *testing.T) {
 		"nothing":              {nil, nil},
 		"no key":               {bundle, nil},
 		"another's key":        {bundle, otherKey},
+		"another's key too":    {bundle, append(bytes.Clone(key), otherKey...)},
+		"the old key alone":    {bundle, oldKey},
+		"half a certificate":   {bundle[:len(bundle)-100], key},
+		"half a key":           {bundle, key[:len(key)-50]},
+		"headless key":         {bundle, key[50:]},
 		"a broken key":         {bundle, encode(pemKey, []byte("x"))},
 		"a leaf":               {certificate, leafKey},
 		"a key in the bundle":  {append(bytes.Clone(bundle), key...), key},
 		"a broken certificate": {encode(pemCertificate, []byte("x")), key},
 	} {
-		if _, err := ParseCA(input[0], input[1], clock); err == nil {
+		if _, err := ParseCA(input[0], input[1], clock, Lives{}); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
