@@ -24,6 +24,11 @@ const (
 	// has done what the deletion policy asks for.
 	Finalizer = "infra.terrace.dev/finalizer"
 
+	// StateFinalizer keeps the Secrets with the state and the record of a Terraform
+	// object whose deletionPolicy is Destroy until the resources are destroyed or
+	// orphaned: a destruction needs both. The runner sets and removes it.
+	StateFinalizer = "infra.terrace.dev/state"
+
 	// ApproveAnnotation approves a plan from outside the spec: its value is the
 	// id of the plan, exactly as status.plan.id shows it.
 	ApproveAnnotation = "infra.terrace.dev/approve"

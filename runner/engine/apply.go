@@ -41,13 +41,28 @@ func (op *operation) apply(ctx context.Context) (*runnerpb.Result, error) {
 	if plan.Destroy && !op.object.DeletionTimestamp.IsZero() {
 		return succeeded(), op.cleanUp(ctx)
 	}
+	op.record.Last = &lastApply{
+		PlanID: plan.ID, Revision: op.request.GetSource().GetRevision(), Generation: op.object.Generation, At: time.Now().UTC(),
+	}
 	op.takeOutputs(m.outputs, plan.SensitiveOutputs)
 	result := op.applyResult(plan, m)
-	result.Apply.OutputsWritten, err = op.refreshOutputs(ctx, false)
+	result.Apply.OutputsWritten, err = op.recordApply(ctx)
 	result.Apply.Outputs = op.shownOutputs()
-	err = errors.Join(err, op.keepForDestroy(), op.saveRecord(ctx))
 	op.warnOfSize(ctx)
 	return result, err
+}
+
+// recordApply writes the record and then the outputs, which may be refused: the
+// apply stands whatever becomes of them. It says whether outputs are asked for.
+func (op *operation) recordApply(ctx context.Context) (written bool, err error) {
+	readErr := op.readOutputs(ctx, false)
+	op.noteTargets()
+	err = errors.Join(readErr, op.keepForDestroy(), op.saveRecord(ctx))
+	if readErr != nil {
+		return false, err
+	}
+	written, writeErr := op.writeOutputs(ctx)
+	return written, errors.Join(err, writeErr, op.saveRecord(ctx))
 }
 
 func (op *operation) applyResult(plan *savedPlan, m *messages) *runnerpb.Result {
@@ -134,7 +149,6 @@ var stalePlan = []string{
 func (op *operation) runApply(ctx context.Context, plan *savedPlan) (*messages, error) {
 	w := op.workspace
 	options := []tfexec.ApplyOption{tfexec.DirOrPlan(w.planFile()), tfexec.Parallelism(int(op.object.Spec.PlanOptions.GetParallelism()))}
-	options = append(options, tfexec.Lock(op.object.Spec.PlanOptions.GetLock()))
 	if timeout := op.object.Spec.PlanOptions.GetLockTimeout(); timeout > 0 {
 		options = append(options, tfexec.LockTimeout(timeout.String()))
 	}
@@ -143,10 +157,10 @@ func (op *operation) runApply(ctx context.Context, plan *savedPlan) (*messages, 
 		options = append(options, tfexec.VarFile(w.variablesFile()))
 	}
 	var m *messages
-	err := op.withLock(ctx, w, func() error {
+	err := op.withLock(ctx, w, op.locks(), func() error {
 		m = op.newMessages()
 		return op.exec(ctx, w, "apply", m, func(ctx context.Context, tf *tfexec.Terraform) error {
-			return tf.ApplyJSON(ctx, m, options...)
+			return tf.ApplyJSON(ctx, m, append(options, tfexec.Lock(op.locks()))...)
 		})
 	})
 	if err == nil {
@@ -168,6 +182,9 @@ func (op *operation) runApply(ctx context.Context, plan *savedPlan) (*messages, 
 	if m.started == 0 && len(tool.errors) > 0 && isStale(tool.errors[0]) {
 		op.dropPlan()
 		return nil, stale("plan %s cannot be applied any more: %s", plan.ID, tool.errors[0].line())
+	}
+	if op.endsWithNamespace(err) {
+		return nil, op.terminating(err)
 	}
 	return nil, retry(infrav1.ApplyFailedReason, nil, "apply of %s failed (changes done: %d): %s", plan.ID, len(m.completed), tool.Error())
 }

@@ -33,10 +33,18 @@ func (op *operation) writeBackend(w *workspace) error {
 	return nil
 }
 
+// stateKey is where the kubernetes backend keeps the state in its Secret.
+const stateKey = "tfstate"
+
 // stateSecret is the name of the Secret in which the kubernetes backend keeps the state.
-func (op *operation) stateSecret() string {
-	return "tfstate-" + op.object.GetWorkspace() + "-" + op.object.GetSecretSuffix()
+func (op *operation) stateSecret() string { return stateSecret(op.object) }
+
+func stateSecret(object *infrav1.Terraform) string {
+	return "tfstate-" + object.GetWorkspace() + "-" + object.GetSecretSuffix()
 }
+
+// secretPlace begins the name of a place that is a Secret; see statePlace.
+const secretPlace = "Secret "
 
 // placeKeys are the settings of backends that say where a state is, as opposed to
 // how to get there (documentation of the backends of OpenTofu 1.12).
@@ -50,7 +58,7 @@ var placeKeys = []string{
 // backends than kubernetes it takes a digest, since an address may hold a password.
 func (op *operation) statePlace() string {
 	if op.object.UsesKubernetesBackend() {
-		return "Secret " + op.stateSecret()
+		return secretPlace + op.stateSecret()
 	}
 	if op.workspace == nil {
 		return ""

@@ -9,7 +9,6 @@ import (
 
 	"github.com/hashicorp/terraform-exec/tfexec"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
@@ -83,9 +82,19 @@ func (op *operation) nothingToDestroy(ctx context.Context) (bool, error) {
 	if op.record.Errored != nil || op.erroredOnDisk() != nil || op.stateMoved() {
 		return false, nil
 	}
-	err = op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, &corev1.Secret{})
-	if !apierrors.IsNotFound(err) {
+	secret := &corev1.Secret{}
+	err = op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, secret)
+	if client.IgnoreNotFound(err) != nil {
 		return false, err
+	}
+	owner := ""
+	if err == nil {
+		if owner, err = op.otherOwner(ctx, secret); err != nil {
+			return false, err
+		}
+	}
+	if len(secret.Data[stateKey]) > 0 && (owner == "" || op.record.Settled != nil) {
+		return false, nil
 	}
 	if op.record.Settled != nil {
 		return false, terminal(infrav1.StateMissingReason, "Secret %s/%s with the state is gone, although there was one; restore it, or set spec.deletionPolicy to Orphan", op.object.Namespace, op.stateSecret())
@@ -155,7 +164,7 @@ func (op *operation) recoverState(ctx context.Context) error {
 	if err := writeFile(name, state); err != nil {
 		return err
 	}
-	err := op.withLock(ctx, op.workspace, func() error {
+	err := op.withLock(ctx, op.workspace, true, func() error {
 		return op.exec(ctx, op.workspace, "state push", nil, func(ctx context.Context, tf *tfexec.Terraform) error {
 			return tf.StatePush(ctx, name)
 		})

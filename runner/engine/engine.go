@@ -13,9 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/terraform-exec/tfexec"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,6 +72,7 @@ type Engine struct {
 	tools   map[string]*tool
 	scheme  *runtime.Scheme
 	started time.Time
+	cache   chan struct{} // taken by who fills a provider cache that its tool does not lock
 }
 
 var _ runner.Engine = (*Engine)(nil)
@@ -91,7 +94,7 @@ func New(ctx context.Context, options Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{SourceStore: sources, options: options, tools: map[string]*tool{}, scheme: runtime.NewScheme(), started: time.Now()}
+	e := &Engine{SourceStore: sources, options: options, tools: map[string]*tool{}, scheme: runtime.NewScheme(), started: time.Now(), cache: make(chan struct{}, 1)}
 	if err := errors.Join(clientgoscheme.AddToScheme(e.scheme), infrav1.AddToScheme(e.scheme)); err != nil {
 		return nil, err
 	}
@@ -100,6 +103,10 @@ func New(ctx context.Context, options Options) (*Engine, error) {
 		if err := os.WriteFile(e.options.CLIConfig, []byte("disable_checkpoint = true\n"), 0o644); err != nil { //nolint:gosec // holds no secret
 			return nil, err
 		}
+	}
+	if home := options.Env["HOME"]; home != "" {
+		// A pod's is in a volume that begins empty. What modules run may want it; the tools do not.
+		_ = os.MkdirAll(home, 0o700)
 	}
 	e.pruneObjects()
 	for name, program := range options.Tools {
@@ -157,6 +164,20 @@ func InheritedEnv() map[string]string {
 	return env
 }
 
+// OwnEnv is the whole environment of the process, but for the variables that the
+// engine sets itself or that would change what the tools' commands mean. It is for
+// a runner pod, whose environment is the tenant's own: its template gives
+// credentials to providers there.
+func OwnEnv() map[string]string {
+	env := map[string]string{}
+	for _, entry := range os.Environ() {
+		if name, value, found := strings.Cut(entry, "="); found {
+			env[name] = value
+		}
+	}
+	return tfexec.CleanEnv(env)
+}
+
 // Tools implements runner.Engine.
 func (e *Engine) Tools() []*runnerpb.Tool {
 	var tools []*runnerpb.Tool
@@ -182,13 +203,18 @@ func (e *Engine) Run(ctx context.Context, request *runnerpb.StartOperationReques
 	}
 	defer op.finish()
 	result, err := op.run(ctx)
-	if apierrors.IsForbidden(err) {
+	if op.endsWithNamespace(err) {
+		err = op.terminating(err)
+	} else if apierrors.IsForbidden(err) {
 		err = op.denied(err)
 	}
 	if err != nil {
 		applied := result.GetApply() // it stands, even if something failed after it
 		result = failed(ctx, op.redactError(err))
 		result.Apply = applied
+	}
+	if result.GetPlan() != nil {
+		result.Plan.LastApply = op.record.lastApply()
 	}
 	op.redactMessage(result)
 	result.Processes = op.processes
@@ -224,6 +250,7 @@ type operation struct {
 	processes int32
 	warnings  []string
 	cleaned   bool // nothing of the object is left to remember
+	unlocked  bool // the tool works without the state lock, which cannot be taken any more
 }
 
 func (e *Engine) newOperation(ctx context.Context, request *runnerpb.StartOperationRequest, report runner.Reporter) (*operation, error) {
@@ -275,7 +302,7 @@ func (op *operation) run(ctx context.Context) (*runnerpb.Result, error) {
 	case runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN:
 		return op.showPlan(ctx)
 	case runnerpb.OperationType_OPERATION_TYPE_FORGET:
-		return succeeded(), os.RemoveAll(op.dir)
+		return succeeded(), errors.Join(Release(ctx, op.client, op.object), os.RemoveAll(op.dir))
 	default:
 		return nil, terminal(infrav1.InvalidSpecReason, "operation type %s is not known to this runner", op.request.GetType())
 	}
@@ -283,6 +310,7 @@ func (op *operation) run(ctx context.Context) (*runnerpb.Result, error) {
 
 // finish ends the journal; nothing of the tools runs any more.
 func (op *operation) finish() {
+	reapOrphans()
 	if op.journal != nil {
 		_ = op.journal.close() // at worst the next operation looks for a stale lock
 	}

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -22,7 +23,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,20 +36,36 @@ import (
 	"github.com/terrace-dev/terrace/test/harness"
 )
 
-var cluster *controlplane.ControlPlane
+var (
+	cluster  *controlplane.ControlPlane
+	auditLog string
+)
 
 func TestMain(m *testing.M) {
-	var err error
-	if cluster, err = controlplane.Start(controlplane.Options{CRDs: []string{"config/crd/bases"}}); err != nil {
+	if job := os.Getenv(jobVariable); job != "" {
+		os.Exit(runJob(job))
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "engine-test-")
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	auditLog = filepath.Join(dir, "audit.log")
+	if cluster, err = controlplane.Start(controlplane.Options{CRDs: []string{"config/crd/bases"}, AuditLog: auditLog}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	code := m.Run()
 	if err := cluster.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		code = 1
+		return 1
 	}
-	os.Exit(code)
+	return code
 }
 
 // lab is an engine with a namespace of its own, whose tool processes are counted.
@@ -59,6 +78,29 @@ type lab struct {
 	calls     string // file with one line per process of the tool
 	config    *rest.Config
 	sequence  atomic.Int64
+	audited   int    // writes seen so far
+	hostname  string // that the engine is told; empty means the system's
+}
+
+// labAgent is what the tests' own client calls itself.
+const labAgent = "lab"
+
+// writes returns what engine and tool wrote since the last call, as "verb resource/name".
+func (l *lab) writes() []string {
+	l.t.Helper()
+	events, err := controlplane.ReadAuditLog(auditLog)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var all []string
+	for _, e := range events {
+		if e.IsWrite() && e.ObjectRef != nil && e.ObjectRef.Namespace == l.namespace && e.UserAgent != labAgent {
+			all = append(all, e.Verb+" "+e.ObjectRef.Resource+"/"+e.ObjectRef.Name)
+		}
+	}
+	news := all[l.audited:]
+	l.audited = len(all)
+	return news
 }
 
 func binary(t *testing.T, name string) string {
@@ -78,7 +120,13 @@ func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, dir: t.TempDir(), namespace: cluster.Namespace(t), config: cluster.Config}
 	l.calls = filepath.Join(l.dir, "calls")
-	c, err := client.New(cluster.Config, client.Options{})
+	config := rest.CopyConfig(cluster.Config)
+	config.UserAgent = labAgent
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +159,7 @@ func (l *lab) restartWith(dir, tool string, grace time.Duration) {
 		Env:            map[string]string{"PATH": os.Getenv("PATH"), "HOME": l.dir},
 		CLIConfig:      binary(l.t, "providers/cli.tfrc"),
 		InterruptGrace: grace,
-		Hostname:       hostname(l.t),
+		Hostname:       l.hostname,
 	})
 	if err != nil {
 		l.t.Fatal(err)
@@ -260,6 +308,20 @@ func (l *lab) destroy(object *infrav1.Terraform) *runnerpb.Result {
 	request.Type = runnerpb.OperationType_OPERATION_TYPE_DESTROY
 	result, _ := l.run(request)
 	return result
+}
+
+// wantNoSecrets checks that nothing is left but records that nothing holds.
+func (l *lab) wantNoSecrets() {
+	l.t.Helper()
+	secrets := &corev1.SecretList{}
+	if err := l.client.List(l.t.Context(), secrets, client.InNamespace(l.namespace)); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, secret := range secrets.Items {
+		if !strings.HasPrefix(secret.Name, "terrace-record-") || len(secret.Finalizers) > 0 {
+			l.t.Errorf("Secret %s is still there, with the finalizers %q", secret.Name, secret.Finalizers)
+		}
+	}
 }
 
 func (l *lab) create(object client.Object) {

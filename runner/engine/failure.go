@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -59,11 +63,29 @@ func stale(format string, args ...any) error {
 	return &failure{kind: runnerpb.Failure_KIND_STALE_PLAN, reason: infrav1.PlanOutdatedReason, message: fmt.Sprintf(format, args...)}
 }
 
+// lost says that the operation was begun before and interrupted.
+func lost(format string, args ...any) error {
+	return &failure{kind: runnerpb.Failure_KIND_LOST, reason: infrav1.OperationLostReason, message: fmt.Sprintf(format, args...)}
+}
+
 // denied explains that the API server refused the runner's ServiceAccount.
 func (op *operation) denied(err error) error {
 	return &failure{kind: kindWaiting, reason: infrav1.PermissionDeniedReason, cause: err, message: fmt.Sprintf(
 		"ServiceAccount %s/%s may not do what a runner has to; open the namespace for runners with config/runner-namespace",
 		op.object.Namespace, op.object.Spec.Runner.GetServiceAccountName())}
+}
+
+// endsWithNamespace says whether something failed because the object's namespace is
+// being deleted. Tools pass on nothing but the API server's words.
+func (op *operation) endsWithNamespace(err error) bool {
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) ||
+		strings.Contains(oneLine(toolWords(err)), "in namespace "+op.object.Namespace+" because it is being terminated")
+}
+
+// terminating explains that nothing can be made in the namespace any more.
+func (op *operation) terminating(err error) error {
+	return &failure{kind: kindRetry, reason: infrav1.NamespaceTerminatingReason, cause: err, message: fmt.Sprintf(
+		"namespace %s is being deleted, so that nothing can be created in it any more", op.object.Namespace)}
 }
 
 // failed turns an error into a result. An error without a kind may go away by itself.

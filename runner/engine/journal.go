@@ -26,6 +26,9 @@ type journal struct {
 	Interrupted []interruption `json:"interrupted,omitempty"`
 }
 
+// maxInterruptions bounds what is known of operations that were interrupted one after the other.
+const maxInterruptions = 64
+
 // interruption bounds the time in which an interrupted operation may have taken the lock.
 type interruption struct {
 	Hostname string    `json:"hostname"`
@@ -33,7 +36,8 @@ type interruption struct {
 	To       time.Time `json:"to"`
 }
 
-// openJournal writes the journal of an operation that is about to start tools. A
+// openJournal writes the journal of an operation that is about to start tools. One
+// that was begun before, by the id, is lost: it may have done a part. A
 // lock on a file beside it, which ends with the process, tells a journal that was
 // left behind from that of an operation that still runs, in another process.
 func (op *operation) openJournal() error {
@@ -54,7 +58,12 @@ func (op *operation) openJournal() error {
 		return err
 	}
 	if err == nil && json.Unmarshal(data, j) == nil && j.ID != "" {
+		begun := j.ID == op.request.GetId()
 		j.interrupt(op.engine.started)
+		if begun { // whoever asks again does not know how far it came
+			j.ID = ""
+			return errors.Join(lost("the runner ended while it worked on operation %s; it is not begun again", op.request.GetId()), j.save())
+		}
 	}
 	j.ID, j.Hostname, j.StartedAt = op.request.GetId(), op.engine.options.Hostname, time.Now()
 	return j.save()
@@ -69,9 +78,10 @@ func (j *journal) interrupt(at time.Time) {
 		at = j.StartedAt.Add(24 * time.Hour)
 	}
 	j.Interrupted = append(j.Interrupted, interruption{Hostname: j.Hostname, From: j.StartedAt, To: at})
+	j.Interrupted = j.Interrupted[max(0, len(j.Interrupted)-maxInterruptions):]
 }
 
-// locked says that the state lock was taken, so no older one stands any more.
+// locked says that the state lock was taken and released, so no older one stands any more.
 func (j *journal) locked() { j.Interrupted = nil }
 
 func (j *journal) save() error {
@@ -84,7 +94,12 @@ func (j *journal) save() error {
 
 // close ends the journal; what is known of interrupted operations is kept.
 func (j *journal) close() error {
-	defer j.alive.Close()
+	defer func() {
+		// Closing alone would not do: a process that is being forked for another
+		// operation has the file open until it executes its program.
+		_ = syscall.Flock(int(j.alive.Fd()), syscall.LOCK_UN)
+		_ = j.alive.Close()
+	}()
 	if len(j.Interrupted) == 0 {
 		return os.Remove(j.path)
 	}

@@ -17,18 +17,23 @@ import (
 // prints the same block (statemgr.LockInfo of both tools).
 var lockField = regexp.MustCompile(`(?m)^\s*(ID|Who|Operation|Created):\s+(.*?)\s*$`)
 
-// heldLock reads the lock that kept a tool from working; nil when it was something else.
-func heldLock(err error) *runnerpb.Lock {
+// toolWords is everything that a tool said when it failed; "" for other errors.
+func toolWords(err error) string {
 	var tool *toolError
 	if !errors.As(err, &tool) {
-		return nil
+		return ""
 	}
-	text := ansi.ReplaceAllString(tool.stderr, "")
-	text = strings.ReplaceAll(text, "│", "")
+	words := []string{strings.ReplaceAll(ansi.ReplaceAllString(tool.stderr, ""), "│", "")}
 	for _, d := range tool.errors {
-		text += "\n" + d.Detail
+		words = append(words, d.Summary, d.Detail)
 	}
-	if !strings.Contains(text, "Lock Info:") {
+	return strings.Join(words, "\n")
+}
+
+// heldLock reads the lock that kept a tool from working; nil when it was something else.
+func heldLock(err error) *runnerpb.Lock {
+	text := toolWords(err)
+	if !strings.Contains(text, "Lock Info:") || keptLock(text) {
 		return nil
 	}
 	lock := &runnerpb.Lock{}
@@ -52,60 +57,101 @@ func heldLock(err error) *runnerpb.Lock {
 	return lock
 }
 
-// withLock runs something that takes the state lock. A lock that an interrupted
-// operation of ours left behind, or that the object names, is released and the
-// run repeated once; any other lock is reported.
-func (op *operation) withLock(ctx context.Context, w *workspace, run func() error) error {
-	err := run()
+// lockOf is the lock that kept a tool from working, from the lock itself where
+// the tool does not tell; nil when it was something else.
+func (op *operation) lockOf(ctx context.Context, err error) *runnerpb.Lock {
 	lock := heldLock(err)
+	if text := toolWords(err); lock == nil && !keptLock(text) &&
+		(strings.Contains(text, "already locked") || strings.Contains(text, "Error acquiring the state lock")) {
+		lock = op.leaseLock(ctx)
+	}
+	if lock != nil && lock.Who == "" {
+		lock.Who = "somebody unknown"
+	}
+	if lock != nil && lock.Operation == "" {
+		lock.Operation = "an unknown operation"
+	}
+	return lock
+}
+
+// withLock runs something that meets the state lock, and takes it if takes says
+// so. A lock that an interrupted operation of ours left behind, or that the object
+// names, is released and the run repeated once; any other lock is reported.
+func (op *operation) withLock(ctx context.Context, w *workspace, takes bool, run func() error) error {
+	err := run()
+	if op.cannotLock(err) {
+		op.unlocked = true
+		op.warnings = append(op.warnings, "working without the state lock: the namespace is being deleted, so that nobody can take it any more")
+		err = run()
+	}
+	lock := op.lockOf(ctx, err)
 	if lock == nil {
-		op.noteEnd(err)
+		op.noteEnd(takes, err)
 		return err
 	}
 	if !op.mayRelease(lock) {
 		return op.lockedBy(lock)
 	}
-	op.warnings = append(op.warnings, "released the state lock "+lock.GetId()+" of "+lock.GetWho()+" ("+lock.GetOperation()+")")
-	if err := op.unlock(ctx, w, lock.GetId()); err != nil {
-		return err
+	unlockErr := op.unlock(ctx, w, lock.GetId())
+	if errors.Is(unlockErr, errInterrupted) {
+		return unlockErr
 	}
+	if unlockErr == nil {
+		op.warnings = append(op.warnings, "released the state lock "+lock.GetId()+" of "+lock.GetWho()+" ("+lock.GetOperation()+")")
+	}
+	// Whoever held it may have released it meanwhile: what is found now counts.
 	err = run()
-	if lock := heldLock(err); lock != nil {
-		return op.lockedBy(lock)
+	if found := op.lockOf(ctx, err); found != nil {
+		if unlockErr != nil && found.GetId() == lock.GetId() {
+			return retry(infrav1.StateLockedReason, unlockErr, "releasing the state lock %s", lock.GetId())
+		}
+		return op.lockedBy(found)
 	}
-	op.noteEnd(err)
+	op.noteEnd(takes, err)
 	return err
 }
 
-// noteEnd remembers in the journal whether the tool could release its lock.
-func (op *operation) noteEnd(err error) {
+// cannotLock says whether the lock of a state that is destroyed with its
+// namespace cannot be taken because its Lease went first. Nobody can hold it then.
+func (op *operation) cannotLock(err error) bool {
+	return !op.unlocked && !op.object.DeletionTimestamp.IsZero() && op.object.UsesKubernetesBackend() &&
+		op.endsWithNamespace(err) && strings.Contains(toolWords(err), "Error acquiring the state lock")
+}
+
+// locks says whether plans and applies take the state lock.
+func (op *operation) locks() bool { return op.object.Spec.PlanOptions.GetLock() && !op.unlocked }
+
+// noteEnd remembers in the journal whether the tool could release its lock. A tool
+// that failed may have done so before it came to the lock.
+func (op *operation) noteEnd(takes bool, err error) {
 	var tool *toolError
-	if errors.Is(err, errKilled) || errors.As(err, &tool) && (tool.killed || tool.keptLock()) {
+	switch {
+	case errors.Is(err, errKilled), errors.As(err, &tool) && (tool.killed || keptLock(toolWords(err))):
 		op.journal.interrupt(time.Now())
-		return
+	case err == nil && takes:
+		op.journal.locked()
 	}
-	op.journal.locked()
 }
 
 // keptLock says whether the tool ended without having been able to release its
 // lock: it says so itself, or could not even store the state.
-func (e *toolError) keptLock() bool {
-	words := []string{e.stderr}
-	for _, d := range e.errors {
-		words = append(words, d.Summary, d.Detail)
-	}
-	text := strings.Join(words, "\n")
-	return strings.Contains(text, "Error releasing the state lock") || strings.Contains(text, "Failed to save state") ||
-		strings.Contains(text, "Failed to persist state")
+func keptLock(words string) bool {
+	return strings.Contains(words, "Error releasing the state lock") || strings.Contains(words, "Failed to save state") ||
+		strings.Contains(words, "Failed to persist state")
 }
 
-// mayRelease decides about a held lock. A foreign lock is only released when the object names its id.
+// mayRelease decides about a held lock. A foreign lock is only released when the
+// object names its id, or the manager knows that its holder is gone.
 func (op *operation) mayRelease(lock *runnerpb.Lock) bool {
-	if id := op.object.Spec.StateLock.ID; id != "" && id == lock.GetId() {
+	switch lock.GetId() {
+	case op.object.Spec.StateLock.ID, op.request.GetForceUnlock().GetLockId():
 		return true
 	}
 	if op.object.Spec.StateLock.GetForceUnlock() != infrav1.ForceUnlockStale {
 		return false
+	}
+	if lock.GetId() == op.request.GetStaleLock() {
+		return true
 	}
 	_, hostname, _ := strings.Cut(lock.GetWho(), "@")
 	return op.journal.owns(hostname, time.Unix(lock.GetCreatedUnix(), 0))
@@ -117,19 +163,47 @@ func (op *operation) lockedBy(lock *runnerpb.Lock) error {
 	return f
 }
 
+// unlock releases a lock with the tool, and without it where the tool cannot.
 func (op *operation) unlock(ctx context.Context, w *workspace, id string) error {
 	err := op.exec(ctx, w, "unlock", nil, func(ctx context.Context, tf *tfexec.Terraform) error {
 		return tf.ForceUnlock(ctx, id)
 	})
-	if err != nil && !errors.Is(err, errInterrupted) {
-		return retry(infrav1.StateLockedReason, err, "releasing the state lock %s", id)
+	if err == nil || errors.Is(err, errInterrupted) || !op.object.UsesKubernetesBackend() {
+		return err
+	}
+	if released, leaseErr := op.releaseLease(ctx, id); released || leaseErr != nil {
+		return leaseErr
 	}
 	return err
 }
+
+// notLocked is how the backends say that a lock to release is not there (OpenTofu 1.12).
+var notLocked = []string{"state is already unlocked", "not locked", "no such lock", "lock does not exist"}
 
 func (op *operation) forceUnlock(ctx context.Context) (*runnerpb.Result, error) {
 	if err := op.prepare(ctx, keptNever); err != nil {
 		return nil, err
 	}
-	return succeeded(), op.unlock(ctx, op.workspace, op.request.GetForceUnlock().GetLockId())
+	if err := op.initialise(ctx); err != nil {
+		return nil, err
+	}
+	id := op.request.GetForceUnlock().GetLockId()
+	err := op.unlock(ctx, op.workspace, id)
+	if err == nil || errors.Is(err, errInterrupted) {
+		return succeeded(), err
+	}
+	found := heldLock(err)
+	if found == nil {
+		found = op.leaseLock(ctx)
+	}
+	if found != nil && found.GetId() != id {
+		return nil, op.lockedBy(found)
+	}
+	for _, words := range notLocked {
+		if found == nil && strings.Contains(toolWords(err), words) {
+			op.warnings = append(op.warnings, "the state lock "+id+" was released already")
+			return succeeded(), nil
+		}
+	}
+	return nil, retry(infrav1.StateLockedReason, err, "releasing the state lock %s", id)
 }

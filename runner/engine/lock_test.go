@@ -86,6 +86,26 @@ func (l *lab) interrupt(object *infrav1.Terraform, runner string, started time.T
 	l.write(filepath.Join(runner, "objects", string(object.UID), "operation.json"), string(text))
 }
 
+func TestAnOperationThatWasBegunIsNotBegunAgain(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	object := l.object("begun", greeting)
+	l.settle(object)
+	runner := filepath.Join(l.dir, "runner")
+	l.interrupt(object, runner, time.Now().Add(-time.Minute))
+	l.restart(runner)
+	request := l.planRequest(object, &runnerpb.PlanOptions{})
+	request.Id = "killed"
+	result, _ := l.run(request)
+	if result.GetFailure().GetKind() != runnerpb.Failure_KIND_LOST {
+		t.Errorf("result = %v, want a lost operation", result)
+	}
+	l.wantProcesses()
+	if result, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{})); result.GetPlan() == nil {
+		t.Errorf("result = %v, want the next operation to plan", result)
+	}
+}
+
 func TestOnlyOurOwnStaleLockIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -325,17 +345,20 @@ func TestALockIsReleasedByItsIDOnRequest(t *testing.T) {
 	object := l.object("unlock", greeting)
 	l.settle(object)
 	id := l.hold(object, "alice@laptop", time.Now().Add(-time.Hour))
+	l.restart(filepath.Join(l.dir, "another")) // without a workspace
 	for _, test := range []struct {
 		id   string
 		want runnerpb.Outcome
+		held string // the lock that is reported
 	}{
-		{id: "00000000-0000-0000-0000-000000000000", want: runnerpb.Outcome_OUTCOME_FAILED},
+		{id: "00000000-0000-0000-0000-000000000000", want: runnerpb.Outcome_OUTCOME_FAILED, held: id},
 		{id: id, want: runnerpb.Outcome_OUTCOME_SUCCEEDED},
+		{id: id, want: runnerpb.Outcome_OUTCOME_SUCCEEDED}, // it is free already
 	} {
 		request := l.request(object)
 		request.Type = runnerpb.OperationType_OPERATION_TYPE_FORCE_UNLOCK
 		request.Options = &runnerpb.StartOperationRequest_ForceUnlock{ForceUnlock: &runnerpb.ForceUnlockOptions{LockId: test.id}}
-		if result, _ := l.run(request); result.GetOutcome() != test.want {
+		if result, _ := l.run(request); result.GetOutcome() != test.want || result.GetFailure().GetLock().GetId() != test.held {
 			t.Errorf("unlocking %s = %v, want %v", test.id, result, test.want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -55,16 +56,18 @@ func (op *operation) readOutputs(ctx context.Context, force bool) error {
 	if err := op.initialise(ctx); err != nil {
 		return err
 	}
-	err := op.exec(ctx, op.workspace, "output", nil, func(ctx context.Context, tf *tfexec.Terraform) error {
-		read, err := tf.Output(ctx)
-		if err != nil {
-			return err
-		}
-		op.record.Outputs = map[string]output{}
-		for name, o := range read {
-			op.record.Outputs[name] = output{Type: compact(o.Type), Sensitive: o.Sensitive, Value: compact(o.Value)}
-		}
-		return nil
+	err := op.withLock(ctx, op.workspace, false, func() error {
+		return op.exec(ctx, op.workspace, "output", nil, func(ctx context.Context, tf *tfexec.Terraform) error {
+			read, err := tf.Output(ctx)
+			if err != nil {
+				return err
+			}
+			op.record.Outputs = map[string]output{}
+			for name, o := range read {
+				op.record.Outputs[name] = output{Type: compact(o.Type), Sensitive: o.Sensitive, Value: compact(o.Value)}
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return op.classify(ctx, infrav1.OutputsFailedReason, err)
@@ -99,6 +102,16 @@ func (op *operation) shownOutputs() []*runnerpb.Output {
 		shown = append(shown, entry)
 	}
 	return shown
+}
+
+// noteTargets adds what is about to be written, so that it is known whatever happens then.
+func (op *operation) noteTargets() {
+	for _, t := range op.object.Spec.Outputs {
+		target := infrav1.OutputTarget{Kind: t.Kind, Name: t.Name}
+		if !slices.ContainsFunc(op.record.Written, func(w infrav1.OutputTarget) bool { return w.Kind == t.Kind && w.Name == t.Name }) {
+			op.record.Written = append(op.record.Written, target)
+		}
+	}
 }
 
 // writeOutputs brings the Secrets and ConfigMaps that the object names up to
@@ -269,7 +282,8 @@ func (op *operation) deleteTarget(ctx context.Context, target infrav1.OutputTarg
 
 // cleanUp removes what the runner made for an object whose resources are
 // destroyed. The record goes with the object; until then it says that nothing is
-// left, so that a repetition needs neither source nor tool.
+// left, so that a repetition needs neither source nor tool. One that is being
+// deleted is let go at the very end.
 func (op *operation) cleanUp(ctx context.Context) error {
 	op.cleaned = true
 	r := op.record
@@ -289,12 +303,22 @@ func (op *operation) cleanUp(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	if r.head == nil || r.head.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return removeFinalizer(ctx, op.client, r.head)
 }
 
 // deleteState removes the empty state and its lock from the kubernetes backend.
 // Terraform splits large states, so that there may be several Secrets.
 func (op *operation) deleteState(ctx context.Context) error {
+	state := secretMeta(op.object.Namespace, op.stateSecret())
+	if err := op.client.Get(ctx, client.ObjectKeyFromObject(state), state); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	if owner, err := op.otherOwner(ctx, state); owner != "" || err != nil {
+		return err // another object's state, and its lock
+	}
 	secrets := &corev1.SecretList{}
 	err := op.client.List(ctx, secrets, client.InNamespace(op.object.Namespace), client.MatchingLabels{
 		"tfstate": "true", "tfstateSecretSuffix": op.object.GetSecretSuffix(), "tfstateWorkspace": op.object.GetWorkspace(),
@@ -303,10 +327,12 @@ func (op *operation) deleteState(ctx context.Context) error {
 		return err
 	}
 	for i := range secrets.Items {
-		if err := client.IgnoreNotFound(op.client.Delete(ctx, &secrets.Items[i])); err != nil {
+		secret := &secrets.Items[i]
+		err := errors.Join(removeFinalizer(ctx, op.client, secret), client.IgnoreNotFound(op.client.Delete(ctx, secret)))
+		if err != nil {
 			return err
 		}
 	}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: op.object.Namespace, Name: "lock-" + op.stateSecret()}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: op.object.Namespace, Name: op.lease().Name}}
 	return client.IgnoreNotFound(op.client.Delete(ctx, lease))
 }

@@ -84,6 +84,11 @@ func (op *operation) plan(ctx context.Context) (*runnerpb.Result, error) {
 		return nil, err
 	}
 	if options.GetIfChanged() && !options.GetForce() && op.isPlanned() {
+		if op.guards() != op.record.Guarded {
+			if err := op.guardState(ctx); err != nil {
+				return nil, err
+			}
+		}
 		return op.unchanged(ctx, true)
 	}
 	if err := op.ready(ctx); err != nil {
@@ -116,6 +121,9 @@ func (op *operation) isPlanned() bool {
 
 // ready makes the workspace and the state fit for work.
 func (op *operation) ready(ctx context.Context) error {
+	if err := op.guardState(ctx); err != nil {
+		return err
+	}
 	if err := op.initialise(ctx); err != nil {
 		return err
 	}
@@ -144,10 +152,10 @@ func (op *operation) runPlan(ctx context.Context, destroy bool) (changes bool, w
 		return false, nil, err
 	}
 	var m *messages
-	err = op.withLock(ctx, w, func() error {
+	err = op.withLock(ctx, w, op.locks(), func() error {
 		m = op.newMessages()
 		return op.exec(ctx, w, "plan", m, func(ctx context.Context, tf *tfexec.Terraform) error {
-			changes, err = tf.PlanJSON(ctx, m, options...)
+			changes, err = tf.PlanJSON(ctx, m, append(options, tfexec.Lock(op.locks()))...)
 			return err
 		})
 	})
@@ -172,9 +180,6 @@ func (op *operation) planOptions(w *workspace, destroy bool) ([]tfexec.PlanOptio
 	}
 	if destroy || spec.Destroy {
 		options = append(options, tfexec.Destroy(true))
-	}
-	if spec.Lock != nil {
-		options = append(options, tfexec.Lock(*spec.Lock))
 	}
 	if spec.LockTimeout != nil {
 		options = append(options, tfexec.LockTimeout(spec.LockTimeout.Duration.String()))

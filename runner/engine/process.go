@@ -44,32 +44,53 @@ func (w *workspace) pid() int {
 	if err != nil || pid < 2 {
 		return 0
 	}
-	if _, parent := stat(pid); parent != os.Getpid() {
+	if _, parent, _ := stat(pid); parent != os.Getpid() {
 		return 0
 	}
 	return pid
 }
 
-// stat is a process's state and its parent.
-func stat(pid int) (state string, parent int) {
+// stat is a process's state, its parent and its process group.
+func stat(pid int) (state string, parent, group int) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return "", 0
+		return "", 0, 0
 	}
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
-	if len(fields) < 2 {
-		return "", 0
+	if len(fields) < 3 {
+		return "", 0, 0
 	}
 	parent, _ = strconv.Atoi(fields[1])
-	return fields[0], parent
+	group, _ = strconv.Atoi(fields[2])
+	return fields[0], parent, group
+}
+
+// reapOrphans collects what tools left behind and what has ended since: in a pod
+// it is the runner's, which is the first process there. The tools themselves lead
+// their process groups and are collected by whoever started them.
+func reapOrphans() {
+	entries, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(filepath.Base(entry))
+		if err != nil {
+			continue
+		}
+		state, parent, group := stat(pid)
+		if state == "Z" && parent == os.Getpid() && group != pid && group != syscall.Getpgrp() {
+			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+		}
+	}
 }
 
 // look finds out whether the tool ended while something else holds its output, so
 // that nobody collects it, and ends that: first its process group, then whatever
 // has the pipes open.
 func (p *process) look() {
-	if state, _ := stat(p.pid); state != "Z" {
+	if state, _, _ := stat(p.pid); state != "Z" {
 		for _, fd := range []string{"1", "2"} {
 			if target, err := os.Readlink("/proc/" + strconv.Itoa(p.pid) + "/fd/" + fd); err == nil && strings.HasPrefix(target, "pipe:") {
 				p.pipes[target] = true

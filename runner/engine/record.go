@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -70,6 +72,10 @@ type record struct {
 	Errored []byte `json:"errored,omitempty"`
 	// Applied is what a destruction needs when the source or a variable is gone.
 	Applied *kept `json:"applied,omitempty"`
+	// Last is the last apply that succeeded.
+	Last *lastApply `json:"last,omitempty"`
+	// Guarded says that record and state bear infrav1.StateFinalizer.
+	Guarded bool `json:"guarded,omitempty"`
 
 	head    *corev1.Secret // as read; nil while there is none
 	content []byte         // JSON as read
@@ -81,6 +87,22 @@ type output struct {
 	Sensitive bool            `json:"sensitive,omitempty"`
 	// Value is absent while a sensitive output was not needed yet.
 	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// lastApply says what was applied last.
+type lastApply struct {
+	PlanID     string    `json:"planID"`
+	Revision   string    `json:"revision,omitempty"`
+	Generation int64     `json:"generation"`
+	At         time.Time `json:"at"`
+}
+
+// lastApply is what the manager is told of the last apply; nil when the record knows none.
+func (r *record) lastApply() *runnerpb.LastApply {
+	if r == nil || r.Last == nil {
+		return nil
+	}
+	return &runnerpb.LastApply{PlanId: r.Last.PlanID, Revision: r.Last.Revision, Generation: r.Last.Generation, UnixSeconds: r.Last.At.Unix()}
 }
 
 // kept is the module and the inputs of the last apply.
@@ -211,8 +233,9 @@ func (op *operation) loadRecord(ctx context.Context) (*record, error) {
 }
 
 // ownedBy says whether a record belongs to the object: it names no other.
-func ownedBy(head *corev1.Secret, uid types.UID) bool {
-	return len(head.OwnerReferences) == 0 || head.OwnerReferences[0].UID == uid
+func ownedBy(head metav1.Object, uid types.UID) bool {
+	owners := head.GetOwnerReferences()
+	return len(owners) == 0 || owners[0].UID == uid
 }
 
 func partName(head *corev1.Secret, part int) string {
@@ -243,23 +266,54 @@ func (op *operation) saveRecord(ctx context.Context) error {
 	head.Data = map[string][]byte{recordKey: chunks[0]}
 	for i, chunk := range chunks[1:] {
 		part := op.recordSecret(partName(head, i+1))
+		part.Finalizers = r.finalizers(nil)
 		part.Data = map[string][]byte{recordKey: chunk}
 		if err := op.client.Create(ctx, part); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("writing the record: %w", err)
 		}
 	}
 	old := r.head
-	if old == nil {
-		err = op.client.Create(ctx, head)
-	} else {
-		head.ResourceVersion = old.ResourceVersion // nobody else may have written meanwhile
-		err = op.client.Update(ctx, head)
-	}
-	if err != nil {
+	if err := op.writeHead(ctx, head); err != nil {
 		return fmt.Errorf("writing the record: %w", err)
 	}
 	r.head, r.content = head, content
 	return op.deleteParts(ctx, old)
+}
+
+// writeHead replaces the record's first Secret, or makes it.
+func (op *operation) writeHead(ctx context.Context, head *corev1.Secret) error {
+	old := op.record.head
+	if old != nil && !old.DeletionTimestamp.IsZero() && !ownedBy(old, op.object.UID) {
+		// An earlier object of the same name left it behind: it goes, and this object's begins.
+		if err := removeFinalizer(ctx, op.client, old.DeepCopy()); err != nil {
+			return err
+		}
+		old = nil
+	}
+	head.Finalizers = op.record.finalizers(old)
+	if old == nil {
+		return op.client.Create(ctx, head)
+	}
+	head.ResourceVersion = old.ResourceVersion // nobody else may have written meanwhile
+	return op.client.Update(ctx, head)
+}
+
+// finalizers of the record, those of others among them. A Secret that is being
+// deleted takes no new one, and without the last one it would be gone.
+func (r *record) finalizers(old *corev1.Secret) []string {
+	secret := &corev1.Secret{}
+	if old != nil {
+		secret.Finalizers = slices.Clone(old.Finalizers)
+		if !old.DeletionTimestamp.IsZero() {
+			return secret.Finalizers
+		}
+	}
+	if r.Guarded && !r.Destroyed {
+		controllerutil.AddFinalizer(secret, infrav1.StateFinalizer)
+	} else {
+		controllerutil.RemoveFinalizer(secret, infrav1.StateFinalizer)
+	}
+	return secret.Finalizers
 }
 
 func (op *operation) deleteParts(ctx context.Context, head *corev1.Secret) error {
@@ -270,17 +324,29 @@ func (op *operation) deleteParts(ctx context.Context, head *corev1.Secret) error
 	var errs []error
 	for i := 1; i < parts; i++ {
 		if name := partName(head, i); op.record.head == nil || name != partName(op.record.head, i) {
-			errs = append(errs, client.IgnoreNotFound(op.client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: head.Namespace, Name: name}})))
+			errs = append(errs, op.deletePart(ctx, head, name))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// deletePart removes a part of an earlier record; no finalizer of it is anybody else's.
+func (op *operation) deletePart(ctx context.Context, head *corev1.Secret, name string) error {
+	part := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: head.Namespace, Name: name}}
+	if controllerutil.ContainsFinalizer(head, infrav1.StateFinalizer) {
+		err := op.client.Patch(ctx, part, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+		if err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	return client.IgnoreNotFound(op.client.Delete(ctx, part))
 }
 
 // recordSecret is owned by the object, so that it goes when the object goes;
 // except while it holds the only copy of a state.
 func (op *operation) recordSecret(name string) *corev1.Secret {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: op.object.Namespace, Name: name, Labels: op.labels("record"),
+		Namespace: op.object.Namespace, Name: name, Labels: recordLabels(op.object),
 	}}
 	if op.record.Errored == nil {
 		secret.OwnerReferences = []metav1.OwnerReference{{
@@ -293,12 +359,18 @@ func (op *operation) recordSecret(name string) *corev1.Secret {
 
 // labels of everything that the runner writes for the object.
 func (op *operation) labels(component string) map[string]string {
+	return labels(op.object, component)
+}
+
+func labels(object *infrav1.Terraform, component string) map[string]string {
 	return map[string]string{
 		"app.kubernetes.io/managed-by": "terrace",
 		"app.kubernetes.io/component":  component,
-		infrav1.TerraformLabel:         labelValue(op.object.Name),
+		infrav1.TerraformLabel:         labelValue(object.Name),
 	}
 }
+
+func recordLabels(object *infrav1.Terraform) map[string]string { return labels(object, "record") }
 
 // labelValue shortens a name to the 63 characters of a label's value.
 func labelValue(name string) string {

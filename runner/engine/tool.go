@@ -83,6 +83,9 @@ func (op *operation) bind(ctx context.Context) error {
 		if r.Errored != nil && r.State != op.statePlace() {
 			return terminal(infrav1.StateSaveFailedReason, "a state that could not be stored is still kept for %s; let it be stored there before you move on", r.State)
 		}
+		if err := op.leaveOldState(ctx); err != nil {
+			return err
+		}
 		r.Tool, r.State = "", ""
 		if err := op.saveRecord(ctx); err != nil {
 			return err

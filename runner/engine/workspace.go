@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	securejoin "github.com/cyphar/filepath-securejoin"
@@ -299,7 +300,12 @@ func (op *operation) initialise(ctx context.Context) error {
 		}
 		options = append(options, tfexec.BackendConfig(name))
 	}
-	err := op.withLock(ctx, w, func() error {
+	err := op.withLock(ctx, w, false, func() error {
+		release, err := op.holdCache(ctx, w)
+		if err != nil {
+			return err
+		}
+		defer release()
 		m := op.newMessages()
 		return op.exec(ctx, w, "init", m, func(ctx context.Context, tf *tfexec.Terraform) error {
 			return tf.InitJSON(ctx, m, options...)
@@ -312,6 +318,27 @@ func (op *operation) initialise(ctx context.Context) error {
 		return err
 	}
 	return writeFile(filepath.Join(w.dir, "initialised"), nil)
+}
+
+// cacheSetting finds a provider cache in a tool's configuration file.
+var cacheSetting = regexp.MustCompile(`(?m)^\s*plugin_cache_dir\s*=`)
+
+// holdCache makes inits that share a provider cache wait for one another where the
+// tool does not lock it: Terraform writes wrong hashes then.
+func (op *operation) holdCache(ctx context.Context, w *workspace) (release func(), err error) {
+	shared := op.engine.options.Env["TF_PLUGIN_CACHE_DIR"] != ""
+	if text, err := os.ReadFile(w.cliConfig(op.engine.options.CLIConfig)); err == nil {
+		shared = shared || cacheSetting.Match(text)
+	}
+	if !shared || op.tool.name != string(infrav1.ToolTerraform) {
+		return func() {}, nil
+	}
+	select {
+	case op.engine.cache <- struct{}{}:
+		return func() { <-op.engine.cache }, nil
+	case <-ctx.Done():
+		return nil, errInterrupted
+	}
 }
 
 // savedBackend is the backend as init left it in the workspace.
@@ -354,6 +381,9 @@ func (op *operation) checkBackend(w *workspace) error {
 // classify decides whether a tool's failure is the configuration's: an error
 // that validate finds as well will not go away by itself.
 func (op *operation) classify(ctx context.Context, reason string, err error) error {
+	if op.endsWithNamespace(err) {
+		return op.terminating(err)
+	}
 	var tool *toolError
 	if !errors.As(err, &tool) || len(tool.errors) == 0 {
 		var f *failure

@@ -157,6 +157,9 @@ const (
 	Failure_KIND_LOCKED Failure_Kind = 4
 	// The saved plan is gone or no longer fits the state: plan again.
 	Failure_KIND_STALE_PLAN Failure_Kind = 5
+	// The operation was begun before under the same id and interrupted; it is not
+	// begun again.
+	Failure_KIND_LOST Failure_Kind = 6
 )
 
 // Enum value maps for Failure_Kind.
@@ -168,6 +171,7 @@ var (
 		3: "KIND_WAITING",
 		4: "KIND_LOCKED",
 		5: "KIND_STALE_PLAN",
+		6: "KIND_LOST",
 	}
 	Failure_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -176,6 +180,7 @@ var (
 		"KIND_WAITING":     3,
 		"KIND_LOCKED":      4,
 		"KIND_STALE_PLAN":  5,
+		"KIND_LOST":        6,
 	}
 )
 
@@ -2588,12 +2593,12 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"\x05shown\x18\x05 \x01(\v2\x1c.terrace.runner.v1.ShownPlanR\x05shown\x12+\n" +
 	"\x04tool\x18\x06 \x01(\v2\x17.terrace.runner.v1.ToolR\x04tool\x12\x1c\n" +
 	"\tprocesses\x18\a \x01(\x05R\tprocesses\x12\x1a\n" +
-	"\bwarnings\x18\b \x03(\tR\bwarnings\"\x96\x02\n" +
+	"\bwarnings\x18\b \x03(\tR\bwarnings\"\xa6\x02\n" +
 	"\aFailure\x123\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1f.terrace.runner.v1.Failure.KindR\x04kind\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12+\n" +
-	"\x04lock\x18\x04 \x01(\v2\x17.terrace.runner.v1.LockR\x04lock\"w\n" +
+	"\x04lock\x18\x04 \x01(\v2\x17.terrace.runner.v1.LockR\x04lock\"\x86\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKIND_TERMINAL\x10\x01\x12\x0e\n" +
@@ -2601,7 +2606,8 @@ const file_runner_runnerpb_runner_proto_rawDesc = "" +
 	"KIND_RETRY\x10\x02\x12\x10\n" +
 	"\fKIND_WAITING\x10\x03\x12\x0f\n" +
 	"\vKIND_LOCKED\x10\x04\x12\x13\n" +
-	"\x0fKIND_STALE_PLAN\x10\x05\"i\n" +
+	"\x0fKIND_STALE_PLAN\x10\x05\x12\r\n" +
+	"\tKIND_LOST\x10\x06\"i\n" +
 	"\x04Lock\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03who\x18\x02 \x01(\tR\x03who\x12\x1c\n" +
