@@ -25,6 +25,8 @@ type ClientOptions struct {
 	CallTimeout time.Duration
 	// UploadTimeout bounds an upload; default 15 min.
 	UploadTimeout time.Duration
+	// ConnectMin and ConnectMax bound the pause between two attempts of Connect; default 20 ms and 250 ms.
+	ConnectMin, ConnectMax time.Duration
 	// RetryMin and RetryMax bound the pause before a broken watch is resumed; default 200 ms and 10 s.
 	RetryMin, RetryMax time.Duration
 	// RetryAttempts is how many times in a row a watch may break, or fail to be
@@ -40,6 +42,8 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	}
 	set(&o.CallTimeout, 15*time.Second)
 	set(&o.UploadTimeout, 15*time.Minute)
+	set(&o.ConnectMin, 20*time.Millisecond)
+	set(&o.ConnectMax, 250*time.Millisecond)
 	set(&o.RetryMin, 200*time.Millisecond)
 	set(&o.RetryMax, 10*time.Second)
 	if o.RetryAttempts == 0 {
@@ -52,7 +56,8 @@ func (o ClientOptions) withDefaults() ClientOptions {
 // methods are *CallError, except those of the archive that Upload reads.
 type Client struct {
 	runner  runnerpb.RunnerClient
-	close   func() error
+	conn    *grpc.ClientConn // that Dial made
+	peer    *peer
 	options ClientOptions
 }
 
@@ -61,14 +66,15 @@ type Client struct {
 type TLSSource func() (*tls.Config, error)
 
 // Dial returns a client of the runner at target, an address and port. It does not
-// connect yet: the first call does. Proxies in the environment are not used.
+// connect yet: the first call does, or Connect. Proxies in the environment are not used.
 // Options beyond the first are ignored.
 func Dial(target string, source TLSSource, options ...ClientOptions) (*Client, error) {
 	if source == nil {
 		return nil, errors.New("dialling a runner needs TLS")
 	}
+	peer := &peer{}
 	conn, err := grpc.NewClient(target,
-		grpc.WithTransportCredentials(&freshTLS{source: source}),
+		grpc.WithTransportCredentials(&freshTLS{source: source, peer: peer}),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: pingTimeout, PermitWithoutStream: true}),
@@ -85,7 +91,7 @@ func Dial(target string, source TLSSource, options ...ClientOptions) (*Client, e
 		return nil, fmt.Errorf("dialling the runner at %s: %w", target, err)
 	}
 	client := NewClient(conn, options...)
-	client.close = conn.Close
+	client.conn, client.peer = conn, peer
 	return client, nil
 }
 
@@ -95,11 +101,16 @@ func NewClient(conn grpc.ClientConnInterface, options ...ClientOptions) *Client 
 	if len(options) > 0 {
 		chosen = options[0]
 	}
-	return &Client{runner: runnerpb.NewRunnerClient(conn), close: func() error { return nil }, options: chosen.withDefaults()}
+	return &Client{runner: runnerpb.NewRunnerClient(conn), peer: &peer{}, options: chosen.withDefaults()}
 }
 
 // Close closes the connection that Dial made. Operations go on; watches end.
-func (c *Client) Close() error { return c.close() }
+func (c *Client) Close() error {
+	if c.conn == nil {
+		return nil
+	}
+	return c.conn.Close()
+}
 
 // Handshake asks what the runner is and knows. Errors: ErrIncompatible, ErrUnavailable.
 func (c *Client) Handshake(ctx context.Context) (*runnerpb.HandshakeResponse, error) {

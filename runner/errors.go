@@ -90,6 +90,7 @@ const (
 	callStart     = "starting the operation"
 	callWatch     = "watching the operation"
 	callCancel    = "cancelling the operation"
+	callRotate    = "renewing the runner's certificate"
 )
 
 // callError wraps what gRPC returned; nil stays nil.

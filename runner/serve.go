@@ -37,6 +37,7 @@ func NewGRPCServer(tlsConfig *tls.Config, server *Server) *grpc.Server {
 		grpc.MaxRecvMsgSize(MaxMessageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.MaxConcurrentStreams(1000),
+		grpc.StatsHandler(server.presence),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
@@ -46,21 +47,27 @@ func NewGRPCServer(tlsConfig *tls.Config, server *Server) *grpc.Server {
 	return g
 }
 
-// Serve serves on lis until ctx ends; then it shuts down as Shutdown does, within
+// Serve serves on lis until ctx ends, or until nobody has needed it for
+// Options.IdleTimeout; then it shuts down as Shutdown does, within
 // Options.ShutdownGrace, lets watchers fetch the results, and closes lis. It
 // returns nil if every operation ended.
 func (s *Server) Serve(ctx context.Context, lis net.Listener, tlsConfig *tls.Config) error {
 	g := NewGRPCServer(tlsConfig, s)
+	serving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	idle := s.presence.idle(serving, s.options.IdleTimeout)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(lis) }()
 	select {
 	case err := <-served:
 		// Nobody can reach the operations any more; they end gracefully all the same.
 		return errors.Join(err, s.stop(ctx, g))
+	case <-idle:
+		s.options.Logger.Info("nobody needs this runner any more; it ends", "idleTimeout", s.options.IdleTimeout.String())
 	case <-ctx.Done():
-		err := s.stop(ctx, g)
-		return errors.Join(err, <-served)
 	}
+	err := s.stop(ctx, g)
+	return errors.Join(err, <-served)
 }
 
 // stop ends operations first and connections last. Of ctx only the values count.

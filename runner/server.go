@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -27,7 +26,9 @@ const (
 	MaxMessageBytes = 4 << 20
 	// MaxChunkBytes is how much of an archive one message of an upload carries at most: 256 KiB.
 	MaxChunkBytes = 256 << 10
-	// PhaseQueued is the phase of an operation that waits for capacity.
+	// Port is the TCP port that runner pods listen on.
+	Port = 9444
+	// PhaseQueued is the phase of an operation that waits for capacity or memory.
 	PhaseQueued = "queued"
 )
 
@@ -38,8 +39,19 @@ func ProtocolVersions() []int32 { return []int32{1} }
 type Options struct {
 	// Identity is the host name that the tools write into state locks; default: this host's.
 	Identity string
+	// Namespace is the only one whose objects the server works for; operations of
+	// others are invalid. Empty means all.
+	Namespace string
 	// Capacity is how many operations run at the same time; default 4. Others wait in phase "queued".
 	Capacity int32
+	// Room says whether one more operation fits beside those that run, e.g. into the
+	// memory; nil means yes. It is asked before each, again every second until it
+	// agrees, and not at all while nothing runs: one operation always may.
+	Room func() bool
+	// Rotate takes a new certificate with its key and the authorities to trust, all
+	// PEM, for connections to come. An error refuses them, and its text reaches the
+	// manager. nil means that the server cannot do that.
+	Rotate func(certificate, key, authorities []byte) error
 	// MaxQueued is how many operations may wait before further ones are refused; default 256.
 	MaxQueued int
 	// MaxEvents is how many events of one operation are kept; default 1000.
@@ -57,6 +69,9 @@ type Options struct {
 	// ShutdownGrace is how long Serve waits for interrupted operations; default 9 min 30 s,
 	// a little less than a runner pod's termination grace period.
 	ShutdownGrace time.Duration
+	// IdleTimeout is after how long without any connection or running operation Serve
+	// shuts down by itself; 0 means never.
+	IdleTimeout time.Duration
 	// Now is the clock for events and retention; nil means time.Now.
 	Now func() time.Time
 	// Logger takes the server's own messages; nil discards them.
@@ -95,7 +110,8 @@ type Server struct {
 	engine     Engine
 	options    Options
 	operations *registry
-	slots      *semaphore.Weighted
+	admission  *admission
+	presence   *presence
 	health     *health.Server
 }
 
@@ -106,7 +122,8 @@ func NewServer(engine Engine, options Options) *Server {
 		engine:     engine,
 		options:    options,
 		operations: newRegistry(options),
-		slots:      semaphore.NewWeighted(int64(options.Capacity)),
+		admission:  newAdmission(int(options.Capacity), options.Room),
+		presence:   newPresence(),
 		health:     health.NewServer(),
 	}
 }
@@ -184,6 +201,9 @@ func (s *Server) UploadSource(stream grpc.ClientStreamingServer[runnerpb.UploadS
 func (s *Server) StartOperation(_ context.Context, request *runnerpb.StartOperationRequest) (response *runnerpb.StartOperationResponse, err error) {
 	defer s.recovered(&err)
 	object, err := validate(request)
+	if err == nil && s.options.Namespace != "" && object.GetNamespace() != s.options.Namespace {
+		err = invalid("object %s: this runner works for namespace %s only", clip(describe(object)), s.options.Namespace)
+	}
 	if err != nil {
 		return nil, answer(err)
 	}
@@ -200,6 +220,7 @@ func (s *Server) StartOperation(_ context.Context, request *runnerpb.StartOperat
 	if err != nil || known {
 		return &runnerpb.StartOperationResponse{}, err
 	}
+	s.presence.enter()
 	go s.run(op, request)
 	return &runnerpb.StartOperationResponse{}, nil
 }
@@ -229,24 +250,16 @@ func (s *Server) run(op *operation, request *runnerpb.StartOperationRequest) {
 		}
 		op.cancel(context.Canceled)
 		s.operations.finish(op, result)
+		s.presence.leave()
 	}()
-	if err := s.acquire(op); err != nil {
+	if err := s.admission.enter(op.ctx, func() { op.events.Phase(PhaseQueued) }); err != nil {
 		result = complete(op.ctx, &runnerpb.Result{Outcome: runnerpb.Outcome_OUTCOME_CANCELLED}, op.timeout)
 		return
 	}
-	defer s.slots.Release(1)
+	defer s.admission.leave()
 	ctx, cancel := context.WithTimeoutCause(op.ctx, op.timeout, ErrTimedOut)
 	defer cancel()
 	result = complete(ctx, s.engine.Run(ctx, request, op.events), op.timeout)
-}
-
-// acquire waits, in the order of arrival, until the operation may run. Waiting does not count towards its timeout.
-func (s *Server) acquire(op *operation) error {
-	if s.slots.TryAcquire(1) {
-		return nil
-	}
-	op.events.Phase(PhaseQueued)
-	return s.slots.Acquire(op.ctx, 1)
 }
 
 // WatchOperation implements runnerpb.RunnerServer.
@@ -286,6 +299,18 @@ func (s *Server) CancelOperation(_ context.Context, request *runnerpb.CancelOper
 	}
 	op.cancel(ErrCancelled)
 	return &runnerpb.CancelOperationResponse{}, nil
+}
+
+// Rotate implements runnerpb.RunnerServer.
+func (s *Server) Rotate(_ context.Context, request *runnerpb.RotateRequest) (response *runnerpb.RotateResponse, err error) {
+	defer s.recovered(&err)
+	if s.options.Rotate == nil {
+		return nil, status.Error(codes.Unimplemented, "this runner takes no certificates; it renews its own or has to be replaced")
+	}
+	if err := s.options.Rotate(request.GetCertificate(), request.GetKey(), request.GetAuthorities()); err != nil {
+		return nil, answer(invalid("new credentials were refused: %v", err))
+	}
+	return &runnerpb.RotateResponse{}, nil
 }
 
 func unknown(id string) error {

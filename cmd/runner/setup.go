@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/terrace-dev/terrace/internal/pki"
+	"github.com/terrace-dev/terrace/runner"
+	"github.com/terrace-dev/terrace/runner/engine"
+)
+
+// collectAt is the garbage that the runner may have, in percent of what it uses:
+// there may be many runners, and none of them is in a hurry.
+const collectAt = 50
+
+// setup serves until the context ends, or nobody needs the runner any more.
+func setup(ctx context.Context, opts *options) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
+	}
+	log := newLogger(os.Stderr, opts.level)
+	adoptLogger(log)
+
+	if err := os.MkdirAll(opts.dataDir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := opts.makeHome(); err != nil {
+		return fmt.Errorf("home directory: %w", err)
+	}
+	keys, err := openKeychain(opts.tlsDir, opts.dataDir, opts.name(), time.Now, log)
+	if err != nil {
+		return err
+	}
+	// Whoever connects from now on is served as soon as the tools have been asked for their versions.
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(opts.listen, strconv.Itoa(runner.Port)))
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer listener.Close()
+	executor, err := newEngine(ctx, opts, log)
+	if err != nil {
+		return err
+	}
+	server := runner.NewServer(executor, serverOptions(opts, cgroup{root: "/sys/fs/cgroup"}, keys, log))
+	log.Info("serving", "name", opts.name(), "address", listener.Addr().String(), "tools", len(executor.Tools()))
+	debug.FreeOSMemory() // what starting took
+	if err := server.Serve(ctx, listener, pki.ServerConfig(keys.source)); err != nil {
+		return err
+	}
+	log.Info("the runner ends")
+	return nil
+}
+
+func newEngine(ctx context.Context, opts *options, log *slog.Logger) (*engine.Engine, error) {
+	if _, err := opts.apiConfig(); err != nil {
+		return nil, err
+	}
+	tools := opts.tools()
+	if len(tools) == 0 {
+		log.Error("neither tofu nor terraform was found; see --tofu-path and --terraform-path")
+	}
+	return engine.New(ctx, engine.Options{
+		Directory: opts.dataDir,
+		Tools:     tools,
+		Config:    opts.ownAccess,
+		Env:       engine.OwnEnv(),
+		CLIConfig: opts.toolCLIConfig,
+	})
+}
+
+func serverOptions(opts *options, memory cgroup, keys *keychain, log *slog.Logger) runner.Options {
+	enforced := memory.enforced(opts.memoryLimit)
+	options := runner.Options{
+		Namespace:   opts.namespace,
+		Capacity:    capacity(opts.capacity, opts.memoryLimit, enforced),
+		Rotate:      keys.rotate,
+		IdleTimeout: opts.idleTimeout,
+		Logger:      log,
+	}
+	if enforced {
+		options.Room = memory.room
+	}
+	log.Info("operations at the same time", "capacity", options.Capacity, "memoryLimit", opts.memoryLimit, "memoryIsWatched", enforced)
+	return options
+}
