@@ -76,8 +76,8 @@ lint: ## Run golangci-lint (its first build takes a few minutes)
 	$(BIN)/golangci-lint run
 
 .PHONY: build
-build: ## Build the manager into bin/
-	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/manager
+build: ## Build the manager and the runner into bin/
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/manager ./cmd/runner
 
 ##@ Test
 

@@ -67,7 +67,7 @@ func newEmbeddedRunner(ctx context.Context, config *rest.Config, opts *options) 
 }
 
 func (e *embeddedRunner) runners() terraform.Runners {
-	return terraform.SharedRunner{Name: embeddedName, Client: e.client}
+	return terraform.SharedRunner{Client: e.client, RunnerName: embeddedName}
 }
 
 // serve returns after the context ended and all tools have saved their state.

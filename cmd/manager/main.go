@@ -12,7 +12,16 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
+// streamedLists is client-go's gate for initial lists that come over a watch. The API
+// server holds each back until its cache has caught up, which takes more than a
+// second where little happens (measured with Kubernetes 1.37): too long for a manager that
+// takes over, and its lists are short.
+const streamedLists = "KUBE_FEATURE_WatchListClient"
+
 func main() {
+	if _, chosen := os.LookupEnv(streamedLists); !chosen {
+		_ = os.Setenv(streamedLists, "false") // of a valid name this cannot fail
+	}
 	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "manager:", err)
 		os.Exit(1)

@@ -15,10 +15,18 @@ import (
 	"github.com/fluxcd/pkg/runtime/logger"
 	flag "github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/terrace-dev/terrace/internal/pki"
+	"github.com/terrace-dev/terrace/internal/runners"
 )
 
-// runnerModeEmbedded serves the runner inside the manager, for development.
-const runnerModeEmbedded = "embedded"
+// Where runners live.
+const (
+	// runnerModePod gives each namespace pods of its own.
+	runnerModePod = "pod"
+	// runnerModeEmbedded serves the runner inside the manager, for development.
+	runnerModeEmbedded = "embedded"
+)
 
 // featureReadYourWrites lets reads from the cache wait for the manager's own writes.
 const featureReadYourWrites = "ReadYourWrites"
@@ -38,9 +46,15 @@ type options struct {
 	defaultServiceAccount string
 	readYourWrites        bool
 
+	// Where runners live, and those in pods.
+	runnerMode, runnerImage string
+	runnerStartTimeout      time.Duration
+	allowUnrestricted       bool
+	lives                   pki.Lives
+
 	// The embedded runner.
-	runnerMode, storagePath, tofuPath, terraformPath, toolCLIConfig string
-	runnerCapacity                                                  int32
+	storagePath, tofuPath, terraformPath, toolCLIConfig string
+	runnerCapacity                                      int32
 
 	acl            acl.Options
 	client         runtimeclient.Options
@@ -64,9 +78,16 @@ func (o *options) bind(flags *flag.FlagSet) {
 	flags.IntVar(&o.httpRetry, "http-retry", 9, "The number of times a failed download of an artifact is repeated.")
 	flags.StringVar(&o.defaultServiceAccount, "default-service-account", "",
 		"The ServiceAccount of runners whose object names none, or the default terrace-runner.")
-	flags.StringVar(&o.runnerMode, "runner-mode", "", "Where runners live; required. embedded serves them inside the manager, for development and a single trust domain: it does not isolate tenants.")
+	flags.StringVar(&o.runnerMode, "runner-mode", runnerModePod,
+		"Where runners live: pod, or embedded, which serves them inside the manager, for development and a single trust domain: it does not isolate tenants.")
+	flags.StringVar(&o.runnerImage, "runner-image", "", "The image of runner pods; required with --runner-mode=pod.")
+	flags.DurationVar(&o.runnerStartTimeout, "runner-start-timeout", runners.DefaultStartTimeout, "The time that a runner pod may take to start.")
+	flags.BoolVar(&o.allowUnrestricted, "allow-unrestricted-runners", false,
+		"Allow templates of runner pods that the Pod Security Standard restricted forbids.")
+	flags.DurationVar(&o.lives.Leaf, "certificate-lifetime", pki.LeafLife, "The lifetime of the certificates of runners and of the manager. They are renewed at two thirds of it.")
+	flags.DurationVar(&o.lives.CA, "ca-lifetime", pki.CALife, "The lifetime of the certificate authority. It is renewed at two thirds of it.")
 	flags.StringVar(&o.storagePath, "storage-path", filepath.Join(os.TempDir(), "terrace"),
-		"The directory of the embedded runner. It should outlive the process, so that interrupted operations are recognised.")
+		"The directory for artifacts on their way to runners, and of the embedded runner, for which it should outlive the process, so that interrupted operations are recognised.")
 	flags.StringVar(&o.tofuPath, "tofu-path", "", "The OpenTofu program of the embedded runner; looked up on the PATH if empty.")
 	flags.StringVar(&o.terraformPath, "terraform-path", "", "The Terraform program of the embedded runner; looked up on the PATH if empty.")
 	flags.StringVar(&o.toolCLIConfig, "tool-cli-config", "", "The CLI configuration file of the embedded runner's tools, for objects that name none; e.g. for a provider mirror.")
@@ -91,12 +112,6 @@ func (o *options) bind(flags *flag.FlagSet) {
 
 // complete checks the flags and derives what follows from them.
 func (o *options) complete() error {
-	if o.runnerMode == "" {
-		return fmt.Errorf("--runner-mode is required; --runner-mode=%s serves runners inside the manager, for development and a single trust domain: it does not isolate tenants from each other", runnerModeEmbedded)
-	}
-	if o.runnerMode != runnerModeEmbedded {
-		return fmt.Errorf("--runner-mode=%s: the modes are: %s", o.runnerMode, runnerModeEmbedded)
-	}
 	if o.concurrent < 1 || o.runnerCapacity < 1 {
 		return fmt.Errorf("--concurrent and --runner-capacity must be at least 1")
 	}
@@ -111,8 +126,35 @@ func (o *options) complete() error {
 		return fmt.Errorf("--interval-jitter-percentage: %w", err)
 	}
 	o.namespace = os.Getenv(runtimectrl.EnvRuntimeNamespace)
+	if err := o.completeRunners(); err != nil {
+		return err
+	}
 	if o.namespace == "" && !o.watch.AllNamespaces {
 		return fmt.Errorf("--watch-all-namespaces=false needs the environment variable %s", runtimectrl.EnvRuntimeNamespace)
+	}
+	return nil
+}
+
+// completeRunners checks the flags about runners.
+func (o *options) completeRunners() error {
+	switch o.runnerMode {
+	case runnerModeEmbedded:
+		return nil
+	case runnerModePod:
+	default:
+		return fmt.Errorf("--runner-mode=%s: the modes are %s and %s", o.runnerMode, runnerModePod, runnerModeEmbedded)
+	}
+	if o.runnerImage == "" {
+		return fmt.Errorf("--runner-mode=%s needs --runner-image", runnerModePod)
+	}
+	if o.namespace == "" {
+		return fmt.Errorf("--runner-mode=%s needs the environment variable %s, the manager's own namespace", runnerModePod, runtimectrl.EnvRuntimeNamespace)
+	}
+	if err := o.lives.Validate(); err != nil {
+		return fmt.Errorf("--certificate-lifetime and --ca-lifetime: %w", err)
+	}
+	if o.runnerStartTimeout <= 0 {
+		return fmt.Errorf("--runner-start-timeout must be positive")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 
 	runtimeclient "github.com/fluxcd/pkg/runtime/client"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
@@ -14,6 +15,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -27,27 +29,43 @@ import (
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/artifact"
 	"github.com/terrace-dev/terrace/internal/controller/terraform"
+	"github.com/terrace-dev/terrace/internal/runners"
 )
 
 // controllerName is what events are reported as and what the leader election is
 // named after. Changing it makes two versions of the manager lead at the same time.
 const controllerName = "terrace"
 
-// setup runs the manager until the context ends. The embedded runner ends first:
-// its tools are interrupted gracefully, and meanwhile the manager keeps the
-// leadership and records what they report.
+// setup runs the manager until the context ends.
 func setup(ctx context.Context, opts *options) error {
 	config := runtimeclient.GetConfigOrDie(opts.client)
 	mgr, err := newManager(config, opts)
 	if err != nil {
 		return err
 	}
+	if opts.runnerMode == runnerModeEmbedded {
+		return runEmbedded(ctx, mgr, opts)
+	}
+	pods, err := addPods(mgr, opts)
+	if err != nil {
+		return err
+	}
+	if err := addTerraform(ctx, mgr, pods, opts); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+// runEmbedded runs the manager with its own runner, which ends first: its tools are
+// interrupted gracefully, and meanwhile the manager keeps the leadership and
+// records what they report.
+func runEmbedded(ctx context.Context, mgr ctrl.Manager, opts *options) error {
 	managing, stopManaging := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopManaging()
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
 
-	embedded, err := newEmbeddedRunner(ctx, config, opts)
+	embedded, err := newEmbeddedRunner(ctx, mgr.GetConfig(), opts)
 	if err != nil {
 		return fmt.Errorf("embedded runner: %w", err)
 	}
@@ -79,12 +97,12 @@ func newManager(config *rest.Config, opts *options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--watch-label-selector: %w", err)
 	}
-	leaderID := controllerName
-	if opts.watch.LabelSelector != "" {
-		leaderID = leaderelection.GenerateID(controllerName, opts.watch.LabelSelector)
-	}
+	leaderID := opts.leaderID()
 	cacheOptions := cache.Options{
-		ByObject:         map[client.Object]cache.ByObject{&infrav1.Terraform{}: {Label: selector}},
+		ByObject: map[client.Object]cache.ByObject{
+			&infrav1.Terraform{}: {Label: selector},
+			&corev1.Pod{}:        {Label: labels.SelectorFromSet(runners.Labels(leaderID)), Transform: runners.Strip},
+		},
 		DefaultTransform: cache.TransformStripManagedFields(),
 	}
 	if !opts.watch.AllNamespaces {
@@ -116,10 +134,21 @@ func newManager(config *rest.Config, opts *options) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-func addTerraform(ctx context.Context, mgr ctrl.Manager, runners terraform.Runners, opts *options) error {
+// leaderID names the managers of which one works at a time: those with the same selector.
+func (o *options) leaderID() string {
+	if o.watch.LabelSelector == "" {
+		return controllerName
+	}
+	return leaderelection.GenerateID(controllerName, o.watch.LabelSelector)
+}
+
+func addTerraform(ctx context.Context, mgr ctrl.Manager, pool terraform.Runners, opts *options) error {
 	recorder, err := events.NewRecorder(ctrl.Log, opts.eventsAddr, controllerName, events.WithManager(mgr))
 	if err != nil {
 		return fmt.Errorf("--events-addr: %w", err)
+	}
+	if err := os.MkdirAll(opts.storagePath, 0o700); err != nil {
+		return fmt.Errorf("--storage-path: %w", err)
 	}
 	gotk := metrics.NewRecorder()
 	ctrlmetrics.Registry.MustRegister(gotk.Collectors()...)
@@ -128,7 +157,7 @@ func addTerraform(ctx context.Context, mgr ctrl.Manager, runners terraform.Runne
 		Metrics:               runtimectrl.NewMetrics(mgr, gotk, infrav1.Finalizer),
 		APIReader:             mgr.GetAPIReader(),
 		Recorder:              recorder,
-		Runners:               runners,
+		Runners:               pool,
 		Fetcher:               artifact.New(artifact.Options{Dir: opts.storagePath, Retries: opts.httpRetry}),
 		NoCrossNamespaceRefs:  opts.acl.NoCrossNamespaceRefs,
 		DefaultServiceAccount: opts.defaultServiceAccount,

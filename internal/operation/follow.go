@@ -13,6 +13,11 @@ import (
 // never heard of it.
 var ErrLost = errors.New("the runner lost the operation")
 
+// ErrNotStarted means that the operation was not started: its runner went away
+// before, or, of an operation that an earlier manager was to start, does not know
+// it. It may be started under the same id: a runner refuses one that it began once.
+var ErrNotStarted = errors.New("the operation was not started")
+
 // SourceError means that the archive could not be brought to the runner.
 type SourceError struct{ Err error }
 
@@ -51,6 +56,7 @@ func (t *Tracker[M]) follow(op *tracked[M]) {
 		result, err = t.watch(op, op.snapshot.ID)
 	}
 	close(ended)
+	op.spec.Runner.Release()
 	if t.context.Err() != nil {
 		return // the manager ends; the operation goes on and is found again by its id
 	}
@@ -71,7 +77,7 @@ func (t *Tracker[M]) notices(op *tracked[M], ended <-chan struct{}) {
 		case <-time.After(distance):
 		}
 		t.mu.Lock()
-		news := op.snapshot.Phase + op.snapshot.Resource
+		news := op.snapshot.WaitsFor + op.snapshot.Phase + op.snapshot.Resource
 		t.mu.Unlock()
 		if news != said {
 			said = news
@@ -89,7 +95,7 @@ func (t *Tracker[M]) start(op *tracked[M]) error {
 	uploads := 0
 	for {
 		var needSource bool
-		err := t.reach(func(ctx context.Context) (err error) {
+		err := t.reach(op, func(ctx context.Context) (err error) {
 			needSource, err = op.spec.Runner.Start(ctx, op.spec.Request)
 			return err
 		})
@@ -120,7 +126,7 @@ func (t *Tracker[M]) upload(op *tracked[M]) error {
 	if op.spec.Source == nil {
 		return &SourceError{Err: errors.New("the runner asks for a source that the operation does not have")}
 	}
-	return t.reach(func(ctx context.Context) error {
+	return t.reach(op, func(ctx context.Context) error {
 		err := op.spec.Source(ctx, op.spec.Runner)
 		var call *runner.CallError
 		if err == nil || (errors.As(err, &call) && unavailable(err)) {
@@ -134,17 +140,21 @@ func (t *Tracker[M]) upload(op *tracked[M]) error {
 func (t *Tracker[M]) watch(op *tracked[M], id string) (*runnerpb.Result, error) {
 	var after int64
 	var result *runnerpb.Result
-	err := t.reach(func(ctx context.Context) (err error) {
+	err := t.reach(op, func(ctx context.Context) (err error) {
 		result, err = op.spec.Runner.Watch(ctx, id, after, func(e *runnerpb.OperationEvent) {
 			after = e.GetSequence()
 			t.observe(op, e)
 		})
 		return err
 	})
-	if errors.Is(err, runner.ErrUnknownOperation) {
+	switch {
+	case !errors.Is(err, runner.ErrUnknownOperation):
+		return result, err
+	case op.spec.Attach:
+		return nil, ErrNotStarted
+	default:
 		return nil, ErrLost
 	}
-	return result, err
 }
 
 func (t *Tracker[M]) observe(op *tracked[M], e *runnerpb.OperationEvent) {
@@ -167,14 +177,18 @@ func (t *Tracker[M]) update(op *tracked[M], change func(*Snapshot[M])) {
 	change(&op.snapshot)
 }
 
-// reach calls a runner until it answers. It gives up when the runner was out of
-// reach for Options.Unreachable, and returns all other errors at once.
-func (t *Tracker[M]) reach(call func(context.Context) error) error {
+// reach waits for the runner and calls it until it answers. It gives up when the
+// runner was out of reach for the operation's Patience, and returns all other
+// errors at once.
+func (t *Tracker[M]) reach(op *tracked[M], call func(context.Context) error) error {
 	delay := t.options.RetryDelay
 	var since time.Time
 	for {
 		began := time.Now()
-		err := call(t.context)
+		err := t.await(op)
+		if err == nil {
+			err = call(t.context)
+		}
 		if t.context.Err() != nil {
 			return t.context.Err()
 		}
@@ -182,11 +196,12 @@ func (t *Tracker[M]) reach(call func(context.Context) error) error {
 			return err
 		}
 		switch {
-		case since.IsZero(), time.Since(began) > t.options.Unreachable:
+		case since.IsZero(), time.Since(began) > op.spec.Patience:
 			since, delay = time.Now(), t.options.RetryDelay
-		case time.Since(since) > t.options.Unreachable:
+		case time.Since(since) > op.spec.Patience:
 			return err
 		}
+		t.waits(op, err.Error())
 		select {
 		case <-t.context.Done():
 			return t.context.Err()
@@ -194,6 +209,19 @@ func (t *Tracker[M]) reach(call func(context.Context) error) error {
 		}
 		delay = min(2*delay, maxRetryDelay)
 	}
+}
+
+// await returns when the runner can be called.
+func (t *Tracker[M]) await(op *tracked[M]) error {
+	err := op.spec.Runner.Await(t.context, func(waitsFor string) { t.waits(op, waitsFor) })
+	if err == nil {
+		t.waits(op, "")
+	}
+	return err
+}
+
+func (t *Tracker[M]) waits(op *tracked[M], what string) {
+	t.update(op, func(s *Snapshot[M]) { s.WaitsFor = what })
 }
 
 // unavailable tells errors that another attempt may not see.

@@ -1,6 +1,7 @@
 package operation
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"sync"
@@ -10,11 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/terrace-dev/terrace/runner"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
 )
-
-var _ Runner = (*runner.Client)(nil)
 
 // Visibility says how much of a running operation should show in status. Each
 // notice is one reconciliation and usually one write.
@@ -30,8 +28,16 @@ const (
 	Full
 )
 
-// Runner is what the tracker needs of a runner.Client.
+// Runner is a lease of a runner for one operation. Except for the first and the
+// last of its methods they are those of a runner.Client.
 type Runner interface {
+	// Name of the runner, by which another manager finds it.
+	Name() string
+	// Await returns when the runner can be called, and says meanwhile what it waits
+	// for. It is called before anything else and again after calls that did not
+	// reach the runner. Errors: ErrNotStarted, ErrLost, runner.ErrUnavailable if
+	// waiting on may help, any other if it does not.
+	Await(ctx context.Context, report func(waitsFor string)) error
 	// Upload sends an archive whose content has the digest ("sha256:<hex>").
 	Upload(ctx context.Context, digest string, archive io.Reader) (size int64, err error)
 	// Start starts an operation unless one with its id is known; needSource means
@@ -41,6 +47,8 @@ type Runner interface {
 	Watch(ctx context.Context, id string, after int64, handle func(*runnerpb.OperationEvent)) (*runnerpb.Result, error)
 	// Cancel interrupts the operation gracefully.
 	Cancel(ctx context.Context, id string) error
+	// Release says that the operation needs the runner no longer. It may be called twice.
+	Release()
 }
 
 // SourceFunc fetches the archive that an operation works on and uploads it to the
@@ -65,6 +73,10 @@ type Spec[M any] struct {
 	SourceOptional bool
 	// Visibility says how often the object is woken up meanwhile.
 	Visibility Visibility
+	// Patience is how long the runner may be out of reach before it is given up. An
+	// operation with effects goes on meanwhile, and must not be taken for ended.
+	// Default: Options.Unreachable.
+	Patience time.Duration
 	// Meta is handed back with each snapshot.
 	Meta M
 }
@@ -80,6 +92,8 @@ type Snapshot[M any] struct {
 	Visibility Visibility
 	// StartedAt is when this manager began to follow the operation.
 	StartedAt time.Time
+	// WaitsFor is what keeps the runner from being called; empty while nothing does.
+	WaitsFor string
 	// Phase is what the runner does now; empty before it said anything.
 	Phase string
 	// ResourcesDone counts finished actions on resources, Resource names the latest.
@@ -89,7 +103,8 @@ type Snapshot[M any] struct {
 	Done bool
 	// Result is the runner's.
 	Result *runnerpb.Result
-	// Err says why there is no result: ErrLost, a *SourceError, or an error of the runner's client.
+	// Err says why there is no result: ErrLost, ErrNotStarted, a *SourceError, or an
+	// error of the lease or of the runner's client.
 	Err error
 }
 
@@ -147,14 +162,16 @@ func (t *Tracker[M]) Events() <-chan event.GenericEvent { return t.events }
 // Wait returns when nothing is followed any more; call it after the end of the context.
 func (t *Tracker[M]) Wait() { t.running.Wait() }
 
-// Follow starts or attaches to an operation and returns at once. It says false and
-// does nothing if another operation of the object is tracked, finished or not.
+// Follow starts or attaches to an operation and returns at once; the lease of its
+// runner is released at the end. It says false and does nothing if another
+// operation of the object is tracked, finished or not.
 func (t *Tracker[M]) Follow(spec Spec[M]) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.operations[spec.UID]; ok || t.context.Err() != nil {
 		return false
 	}
+	spec.Patience = cmp.Or(spec.Patience, t.options.Unreachable)
 	op := &tracked[M]{spec: spec, snapshot: Snapshot[M]{
 		ID: spec.Request.GetId(), Type: spec.Request.GetType(),
 		Meta: spec.Meta, Visibility: spec.Visibility, StartedAt: time.Now(),
@@ -183,6 +200,14 @@ func (t *Tracker[M]) Forget(uid types.UID, id string) {
 	if op, ok := t.operations[uid]; ok && op.snapshot.ID == id && op.snapshot.Done {
 		delete(t.operations, uid)
 	}
+}
+
+// Drop drops an operation in whatever state it is, after its object is gone. What
+// runs goes on; nobody hears of its end.
+func (t *Tracker[M]) Drop(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.operations, uid)
 }
 
 // Cancel asks the runner to interrupt the object's operation gracefully; the

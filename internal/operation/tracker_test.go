@@ -22,6 +22,29 @@ type scripted struct {
 	watches   []string
 	uploads   int
 	cancelled []string
+	awaits    int
+	released  int
+
+	await func(call int, report func(string)) error
+}
+
+func (s *scripted) Name() string { return "scripted" }
+
+func (s *scripted) Await(_ context.Context, report func(string)) error {
+	s.mu.Lock()
+	s.awaits++
+	call := s.awaits
+	s.mu.Unlock()
+	if s.await == nil {
+		return nil
+	}
+	return s.await(call, report)
+}
+
+func (s *scripted) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.released++
 }
 
 func (s *scripted) Upload(context.Context, string, io.Reader) (int64, error) {
@@ -130,11 +153,17 @@ func TestFollow(t *testing.T) {
 			}},
 			spec: Spec[string]{Source: send(gone), SourceOptional: true}, wantStarts: 2,
 		},
-		"an unknown operation is lost": {
+		"an operation that was started and is unknown is lost": {
 			runner: &scripted{watch: func(context.Context, int, string, int64, func(*runnerpb.OperationEvent)) (*runnerpb.Result, error) {
 				return nil, unknown
 			}},
-			spec: Spec[string]{Attach: true}, wantErr: ErrLost,
+			wantStarts: 1, wantErr: ErrLost,
+		},
+		"one that an earlier manager was to start was not started": {
+			runner: &scripted{watch: func(context.Context, int, string, int64, func(*runnerpb.OperationEvent)) (*runnerpb.Result, error) {
+				return nil, unknown
+			}},
+			spec: Spec[string]{Attach: true}, wantErr: ErrNotStarted,
 		},
 		"a runner out of reach for a moment is waited for": {
 			runner: &scripted{start: func(call int, _ *runnerpb.StartOperationRequest) (bool, error) {
@@ -177,6 +206,91 @@ func TestFollow(t *testing.T) {
 				t.Errorf("meta = %q, want what was given", snapshot.Meta)
 			}
 		})
+	}
+}
+
+func TestLeases(t *testing.T) {
+	t.Parallel()
+	pod := errors.New("no node takes the pod")
+	for name, test := range map[string]struct {
+		await    func(call int, report func(string)) error
+		attach   bool
+		patience time.Duration
+		wantErr  error
+		starts   int
+	}{
+		"a runner that comes up is called then": {starts: 1, await: func(call int, _ func(string)) error {
+			if call < 4 {
+				return unreached
+			}
+			return nil
+		}},
+		"a runner that cannot come up fails the operation":       {wantErr: pod, await: func(int, func(string)) error { return pod }},
+		"a runner that went away before the start is told apart": {wantErr: ErrNotStarted, await: func(int, func(string)) error { return ErrNotStarted }},
+		"a runner that is gone has lost what it was given":       {attach: true, wantErr: ErrLost, await: func(int, func(string)) error { return ErrLost }},
+		"patience outlasts the usual time": {patience: time.Minute, starts: 1, await: func(call int, _ func(string)) error {
+			if call == 1 {
+				time.Sleep(2 * quickTimes.Unreachable)
+			}
+			if call < 8 {
+				return unreached
+			}
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			target := &scripted{await: test.await}
+			snapshot := follow(t, Spec[string]{Runner: target, Attach: test.attach, Patience: test.patience})
+			if !errors.Is(snapshot.Err, test.wantErr) || len(target.starts) != test.starts {
+				t.Errorf("error %v after %d starts, want %v after %d", snapshot.Err, len(target.starts), test.wantErr, test.starts)
+			}
+			if target.released != 1 || snapshot.WaitsFor != "" && test.wantErr == nil {
+				t.Errorf("released %d times, waits for %q", target.released, snapshot.WaitsFor)
+			}
+		})
+	}
+}
+
+func TestWhatARunnerWaitsForIsShown(t *testing.T) {
+	t.Parallel()
+	shown := make(chan struct{})
+	target := &scripted{await: func(call int, report func(string)) error {
+		report("a node")
+		if call == 1 {
+			<-shown
+		}
+		return nil
+	}}
+	tracker := New[string](t.Context(), quickTimes)
+	tracker.Follow(Spec[string]{UID: "uid", Runner: target, Visibility: Full, Request: &runnerpb.StartOperationRequest{Id: "a"}})
+	<-tracker.Events()
+	if snapshot, _ := tracker.Get("uid"); snapshot.WaitsFor != "a node" || snapshot.Done {
+		t.Errorf("snapshot = %+v, want it to wait for a node", snapshot)
+	}
+	close(shown)
+	if snapshot := ended(t, tracker); snapshot.Err != nil || snapshot.WaitsFor != "" {
+		t.Errorf("snapshot = %+v, want a result", snapshot)
+	}
+}
+
+func TestDroppedOperationsAreForgotten(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	target := &scripted{watch: func(context.Context, int, string, int64, func(*runnerpb.OperationEvent)) (*runnerpb.Result, error) {
+		<-release
+		return succeeded, nil
+	}}
+	tracker := New[string](t.Context(), quickTimes)
+	tracker.Follow(Spec[string]{UID: "uid", Runner: target, Request: &runnerpb.StartOperationRequest{Id: "a"}})
+	tracker.Drop("uid")
+	if _, ok := tracker.Get("uid"); ok {
+		t.Error("a dropped operation is still known")
+	}
+	close(release)
+	<-tracker.Events()
+	if _, ok := tracker.Get("uid"); ok {
+		t.Error("a dropped operation is known again after its end")
 	}
 }
 

@@ -38,9 +38,9 @@ var binders = map[string]func() binder{
 	fluxRuntime + "logger.Options":                func() binder { return &logger.Options{} },
 }
 
-// flagReader finds the manager's flags in its source: building the manager only to
+// flagReader finds the flags of a program in its source: building the program only to
 // ask for its help would take longer than all other tests of this package. It knows
-// the three ways in which cmd/manager makes flags: flags.StringVar and its like,
+// the three ways in which they make flags: flags.StringVar and its like,
 // BindFlags of a library's options, and flags.AddFlag(other.Lookup("name")).
 type flagReader struct {
 	t      *testing.T
@@ -48,13 +48,20 @@ type flagReader struct {
 	found  map[string]bool
 }
 
-// mainSet is the name of the flag set that the manager parses.
+// mainSet is the name of the flag set that a program parses.
 const mainSet = "flags"
 
-func managerFlags(t *testing.T) map[string]bool {
+// Programs in cmd whose flags have a page, and the section that has those of the runner.
+const (
+	managerProgram = "manager"
+	runnerProgram  = "runner"
+	runnerSection  = "The runner's flags"
+)
+
+func flagsOf(t *testing.T, program string) map[string]bool {
 	t.Helper()
 	r := &flagReader{t: t, fields: map[string]string{}, found: map[string]bool{}}
-	files := parseDir(t, filepath.Join(root, "cmd", "manager"))
+	files := parseDir(t, filepath.Join(root, "cmd", program))
 	for _, file := range files {
 		imports := importsOf(file)
 		ast.Inspect(file, func(node ast.Node) bool {
@@ -114,12 +121,12 @@ func (r *flagReader) bind(receiver ast.Expr, args []ast.Expr) {
 	}
 	selector, ok := receiver.(*ast.SelectorExpr)
 	if !ok {
-		r.t.Errorf("cmd/manager calls BindFlags in a way that this test does not know")
+		r.t.Errorf("a program calls BindFlags in a way that this test does not know")
 		return
 	}
 	options, ok := binders[r.fields[selector.Sel.Name]]
 	if !ok {
-		r.t.Errorf("cmd/manager binds the flags of %s (%s): add the type to this test", selector.Sel.Name, r.fields[selector.Sel.Name])
+		r.t.Errorf("a program binds the flags of %s (%s): add the type to this test", selector.Sel.Name, r.fields[selector.Sel.Name])
 		return
 	}
 	set := flag.NewFlagSet("", flag.ContinueOnError)
@@ -143,45 +150,52 @@ func firstString(args []ast.Expr) string {
 	return ""
 }
 
-func TestEachFlagOfTheManagerIsOnItsPage(t *testing.T) {
+func TestEachFlagIsOnItsPage(t *testing.T) {
 	t.Parallel()
-	known := managerFlags(t)
-	if len(known) < 20 {
-		t.Fatalf("found %d flags only: %v", len(known), known)
-	}
-	documented := map[string]bool{}
+	documented := map[string]map[string]bool{managerProgram: {}, runnerProgram: {}}
 	row := regexp.MustCompile("(?m)^\\| `--([a-z0-9-]+)` \\|")
 	for _, s := range readPage(t, flagsPage).sections {
+		program := managerProgram
+		if s.title == runnerSection {
+			program = runnerProgram
+		}
 		for _, match := range row.FindAllStringSubmatch(s.text, -1) {
-			if documented[match[1]] {
-				t.Errorf("--%s stands there twice", match[1])
+			if documented[program][match[1]] {
+				t.Errorf("--%s of the %s stands there twice", match[1], program)
 			}
-			documented[match[1]] = true
+			documented[program][match[1]] = true
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(known)) {
-		if !documented[name] {
-			t.Errorf("docs/flags.md lacks --%s", name)
+	for program, least := range map[string]int{managerProgram: 20, runnerProgram: 5} {
+		known := flagsOf(t, program)
+		if len(known) < least {
+			t.Fatalf("found %d flags of the %s only: %v", len(known), program, known)
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(documented)) {
-		if !known[name] {
-			t.Errorf("docs/flags.md has --%s, which the manager does not", name)
+		for _, name := range slices.Sorted(maps.Keys(known)) {
+			if !documented[program][name] {
+				t.Errorf("docs/flags.md lacks --%s of the %s", name, program)
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(documented[program])) {
+			if !known[name] {
+				t.Errorf("docs/flags.md has --%s, which the %s does not", name, program)
+			}
 		}
 	}
 }
 
-// flagInText finds flags of the manager in the prose of other pages.
+// flagInText finds flags of the programs in the prose of other pages.
 var flagInText = regexp.MustCompile("`--([a-z0-9-]+)")
 
 func TestFlagsThatOtherPagesNameExist(t *testing.T) {
 	t.Parallel()
-	known := managerFlags(t)
+	known := flagsOf(t, managerProgram)
+	maps.Copy(known, flagsOf(t, runnerProgram))
 	for _, p := range pages(t) {
 		for _, s := range p.sections {
 			for _, match := range flagInText.FindAllStringSubmatch(s.text, -1) {
 				if !known[match[1]] {
-					t.Errorf("%s: under %q: the manager has no flag --%s", p.path, s.title, match[1])
+					t.Errorf("%s: under %q: no program has a flag --%s", p.path, s.title, match[1])
 				}
 			}
 		}

@@ -22,18 +22,26 @@ import (
 
 // ManagerOptions say how a manager is started.
 type ManagerOptions struct {
-	// Kubeconfig of the API server.
+	// Kubeconfig of the API server. That of InstallManager has the rights of the
+	// shipped roles, the control plane's own has all.
 	Kubeconfig string
-	// Dir holds the log and, unless Storage says otherwise, the runner's files.
+	// Dir holds the log and, unless Storage says otherwise, the storage.
 	Dir string
-	// Storage is the embedded runner's directory; a later manager that is given
-	// the same one finds out what an earlier one left unfinished.
+	// Mode is where runners live: ModePod, the default, or ModeEmbedded. Pods need
+	// a kubelet: StartKubelet.
+	Mode string
+	// Image is that of runner pods; default RunnerImage. Unused if embedded.
+	Image string
+	// Storage is the directory of artifacts in transit and of the embedded runner;
+	// a later manager that is given the same one finds out what an earlier one's
+	// embedded runner left unfinished.
 	Storage string
 	// Program is the manager; default bin/manager.
 	Program string
-	// Tofu is the program to run; default bin/tofu.
+	// Tofu is the program of the embedded runner; default bin/tofu. Pods have theirs
+	// from their kubelet.
 	Tofu string
-	// Namespace is the manager's own; default "default".
+	// Namespace is the manager's own; default ManagerNamespace, "default" if embedded.
 	Namespace string
 	// Args are appended to the manager's flags.
 	Args []string
@@ -63,27 +71,59 @@ func Bin(elements ...string) (string, error) {
 	return path, nil
 }
 
-// StartManager starts bin/manager and returns when it is ready.
-func StartManager(ctx context.Context, options ManagerOptions) (*Manager, error) {
-	var err error
-	if options.Program == "" {
-		if options.Program, err = Bin("manager"); err != nil {
-			return nil, err
+// The ways of a manager to have runners, ManagerOptions.Mode.
+const (
+	ModePod      = "pod"
+	ModeEmbedded = "embedded"
+)
+
+// complete fills in the defaults.
+func (o *ManagerOptions) complete() (err error) {
+	if o.Program == "" {
+		if o.Program, err = Bin("manager"); err != nil {
+			return err
 		}
 	}
-	if options.Tofu == "" {
-		if options.Tofu, err = Bin("tofu"); err != nil {
-			return nil, err
-		}
+	o.Mode = cmp.Or(o.Mode, ModePod)
+	o.Storage = cmp.Or(o.Storage, filepath.Join(o.Dir, "storage"))
+	if o.Mode == ModePod {
+		o.Image = cmp.Or(o.Image, RunnerImage)
+		o.Namespace = cmp.Or(o.Namespace, ManagerNamespace)
+		return nil
+	}
+	o.Namespace = cmp.Or(o.Namespace, "default")
+	if o.Tofu == "" {
+		o.Tofu, err = Bin("tofu")
+	}
+	return err
+}
+
+// flags are the manager's. Its health endpoint is at address health.
+func (o *ManagerOptions) flags(health string) ([]string, error) {
+	flags := []string{
+		"--runner-mode=" + o.Mode, "--enable-leader-election=false", "--metrics-addr=0", "--events-addr=",
+		"--health-addr=" + health, "--storage-path=" + o.Storage,
+	}
+	if o.Mode == ModePod {
+		return append(append(flags, "--runner-image="+o.Image), o.Args...), nil
 	}
 	cliConfig, err := Bin("providers", "cli.tfrc")
 	if err != nil {
 		return nil, err
 	}
-	if options.Storage == "" {
-		options.Storage = filepath.Join(options.Dir, "storage")
+	return append(append(flags, "--tofu-path="+o.Tofu, "--tool-cli-config="+cliConfig), o.Args...), nil
+}
+
+// StartManager starts bin/manager and returns when it is ready.
+func StartManager(ctx context.Context, options ManagerOptions) (*Manager, error) {
+	if err := options.complete(); err != nil {
+		return nil, err
 	}
 	health, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	flags, err := options.flags(health)
 	if err != nil {
 		return nil, err
 	}
@@ -94,12 +134,8 @@ func StartManager(ctx context.Context, options ManagerOptions) (*Manager, error)
 	defer log.Close()
 	m := &Manager{Log: log.Name(), ended: make(chan struct{})}
 	// Not CommandContext: the end of the manager is ours to order.
-	m.cmd = exec.Command(options.Program, append([]string{
-		"--runner-mode=embedded", "--enable-leader-election=false", "--metrics-addr=0", "--events-addr=",
-		"--health-addr=" + health, "--storage-path=" + options.Storage,
-		"--tofu-path=" + options.Tofu, "--tool-cli-config=" + cliConfig,
-	}, options.Args...)...)
-	m.cmd.Env = append(os.Environ(), "KUBECONFIG="+options.Kubeconfig, "RUNTIME_NAMESPACE="+cmp.Or(options.Namespace, "default"))
+	m.cmd = exec.Command(options.Program, flags...)
+	m.cmd.Env = append(os.Environ(), "KUBECONFIG="+options.Kubeconfig, "RUNTIME_NAMESPACE="+options.Namespace)
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C in the terminal is for its parent
 	if err := m.cmd.Start(); err != nil {

@@ -13,6 +13,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
@@ -64,74 +65,76 @@ func manual(o *infrav1.Terraform) { o.Spec.Approval.Mode = infrav1.ApprovalManua
 
 func TestNothingIsAppliedThatWasNotApproved(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	l.create(greeting, func(o *infrav1.Terraform) {
-		manual(o)
-		o.Spec.PublishOutputs = []string{"greeting"}
-		o.Spec.Outputs = []infrav1.OutputTarget{{Kind: infrav1.SecretKind, Name: "out"}}
-	})
-	o, message := l.awaitReason(infrav1.ApprovalRequiredReason)
-	id := o.Status.Plan.ID
-	l.wantMessage(message, id, "1 to add", "spec.approval.plan")
-	if conditions.Get(o, meta.ReconcilingCondition) != nil || o.Status.ObservedGeneration != o.Generation {
-		t.Error("waiting for a person looks like progress")
-	}
-	l.wantProcesses("init", "plan", "show", "show")
+	inBothModes(t, func(t *testing.T, l *lab) {
+		l.create(greeting, func(o *infrav1.Terraform) {
+			manual(o)
+			o.Spec.PublishOutputs = []string{"greeting"}
+			o.Spec.Outputs = []infrav1.OutputTarget{{Kind: infrav1.SecretKind, Name: "out"}}
+		})
+		o, message := l.awaitReason(infrav1.ApprovalRequiredReason)
+		id := o.Status.Plan.ID
+		l.wantMessage(message, id, "1 to add", "spec.approval.plan")
+		if conditions.Get(o, meta.ReconcilingCondition) != nil || o.Status.ObservedGeneration != o.Generation {
+			t.Error("waiting for a person looks like progress")
+		}
+		l.wantProcesses("init", "plan", "show", "show")
 
-	l.annotate(infrav1.ApproveAnnotation, "plan-0123456789abcdef")
-	l.change(func(o *infrav1.Terraform) { o.Spec.Approval.Plan = "plan-fedcba9876543210" })
-	l.await("the change to be seen", func(o *infrav1.Terraform) bool {
-		return o.Status.ObservedGeneration == o.Generation && readyReason(o) == infrav1.ApprovalRequiredReason
-	})
-	l.wantProcesses()
+		l.annotate(infrav1.ApproveAnnotation, "plan-0123456789abcdef")
+		l.change(func(o *infrav1.Terraform) { o.Spec.Approval.Plan = "plan-fedcba9876543210" })
+		l.await("the change to be seen", func(o *infrav1.Terraform) bool {
+			return o.Status.ObservedGeneration == o.Generation && readyReason(o) == infrav1.ApprovalRequiredReason
+		})
+		l.wantProcesses()
 
-	l.annotate(infrav1.ApproveAnnotation, id)
-	o = l.awaitReady()
-	l.wantProcesses("apply", "output") // output, since a sensitive value has to go into a Secret
-	if o.Status.Applied == nil || o.Status.Applied.PlanID != id {
-		t.Errorf("applied = %+v, want %s", o.Status.Applied, id)
-	}
-	secret := &corev1.Secret{}
-	if err := suite.client.Get(l.ctx, client.ObjectKey{Namespace: l.namespace, Name: "out"}, secret); err != nil {
-		t.Fatal(err)
-	}
-	if string(secret.Data["token"]) != "sentinel-world" || string(secret.Data["greeting"]) != "hello world" {
-		t.Error("the output Secret does not hold the outputs")
-	}
+		l.annotate(infrav1.ApproveAnnotation, id)
+		o = l.awaitReady()
+		l.wantProcesses("apply", "output") // output, since a sensitive value has to go into a Secret
+		if o.Status.Applied == nil || o.Status.Applied.PlanID != id {
+			t.Errorf("applied = %+v, want %s", o.Status.Applied, id)
+		}
+		secret := &corev1.Secret{}
+		if err := suite.client.Get(l.ctx, client.ObjectKey{Namespace: l.namespace, Name: "out"}, secret); err != nil {
+			t.Fatal(err)
+		}
+		if string(secret.Data["token"]) != "sentinel-world" || string(secret.Data["greeting"]) != "hello world" {
+			t.Error("the output Secret does not hold the outputs")
+		}
+	})
 }
 
 func TestAnIdleObjectCausesNoWrites(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	l.create(greeting, func(o *infrav1.Terraform) { o.Spec.Interval.Duration = time.Second })
-	l.awaitReady()
-	first := l.writes()
-	if len(first) > 8 {
-		t.Errorf("the first apply took %d writes of the manager, want at most 8: %q", len(first), first)
-	}
-	o := l.get()
-	l.processes()
-	for cycles := 0; cycles < 3; { // three intervals go by
-		time.Sleep(20 * time.Millisecond)
-		cycles += len(l.processes())
-	}
-	if now := l.get(); now.ResourceVersion != o.ResourceVersion {
-		t.Error("an unchanged interval cycle wrote to the object")
-	}
-	if again := l.writes(); len(again) != len(first) {
-		t.Errorf("unchanged interval cycles wrote %q", again[len(first):])
-	}
+	inBothModes(t, func(t *testing.T, l *lab) {
+		l.create(greeting, func(o *infrav1.Terraform) { o.Spec.Interval.Duration = time.Second })
+		l.awaitReady()
+		first := l.writes()
+		if len(first) > 8 {
+			t.Errorf("the first apply took %d writes of the manager, want at most 8: %q", len(first), first)
+		}
+		o := l.get()
+		l.processes()
+		for cycles := 0; cycles < 3; { // three intervals go by
+			time.Sleep(20 * time.Millisecond)
+			cycles += len(l.processes())
+		}
+		if now := l.get(); now.ResourceVersion != o.ResourceVersion {
+			t.Error("an unchanged interval cycle wrote to the object")
+		}
+		if again := l.writes(); len(again) != len(first) {
+			t.Errorf("unchanged interval cycles wrote %q", again[len(first):])
+		}
 
-	l.change(func(o *infrav1.Terraform) { o.Spec.Interval.Duration = time.Hour })
-	l.awaitReady()
-	l.request() // ends what the short interval may still have started
-	l.processes()
-	before := len(l.writes())
-	l.request()
-	if requested := l.writes()[before:]; len(requested) > 2 {
-		t.Errorf("an unchanged requested cycle took %q, want at most 2 writes", requested)
-	}
-	l.wantProcesses("plan")
+		l.change(func(o *infrav1.Terraform) { o.Spec.Interval.Duration = time.Hour })
+		l.awaitReady()
+		l.request() // ends what the short interval may still have started
+		l.processes()
+		before := len(l.writes())
+		l.request()
+		if requested := l.writes()[before:]; len(requested) > 2 {
+			t.Errorf("an unchanged requested cycle took %q, want at most 2 writes", requested)
+		}
+		l.wantProcesses("plan")
+	})
 }
 
 func TestANewCommitWithoutEffectKeepsThePlanID(t *testing.T) {
@@ -191,12 +194,13 @@ func TestAStalePlanIsPlannedAgainBeforeAnythingIsApplied(t *testing.T) {
 	o, _ := l.awaitReason(infrav1.ApprovalRequiredReason)
 	old := o.Status.Plan.ID
 
-	// Another object shares the state and applies first.
+	// Another object shares the state, which has to be made possible by hand, and applies first.
 	other := &infrav1.Terraform{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: "other"}}
 	other.Spec = *o.Spec.DeepCopy()
 	other.Spec.Approval.Mode = infrav1.ApprovalAuto
 	other.Spec.Inline = map[string]string{"main.tf": `resource "terraform_data" "b" {}`}
 	other.Spec.Backend = &infrav1.Backend{Kubernetes: &infrav1.KubernetesBackend{SecretSuffix: "tf"}}
+	l.disown("tfstate-default-tf")
 	l.make(other)
 	first := l.object
 	l.object = other
@@ -212,20 +216,31 @@ func TestAStalePlanIsPlannedAgainBeforeAnythingIsApplied(t *testing.T) {
 	}
 }
 
+// disown takes from a state Secret the note whose it is.
+func (l *lab) disown(name string) {
+	l.t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: name}}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"infra.terrace.dev/owner":null}}}`))
+	if err := suite.client.Patch(l.ctx, secret, patch); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 func TestDriftIsCorrectedWithThreeProcesses(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	file := filepath.Join(t.TempDir(), "f")
-	l.create(driftingFile(file), nil)
-	l.awaitReady()
-	l.processes()
-	write(t, file, "changed by hand")
-	l.request()
-	l.awaitReady()
-	l.wantProcesses("plan", "show", "apply")
-	if got := read(t, file); got != "as declared" {
-		t.Errorf("the file reads %q after the correction", got)
-	}
+	inBothModes(t, func(t *testing.T, l *lab) {
+		file := filepath.Join(t.TempDir(), "f")
+		l.create(driftingFile(file), nil)
+		l.awaitReady()
+		l.processes()
+		write(t, file, "changed by hand")
+		l.request()
+		l.awaitReady()
+		l.wantProcesses("plan", "show", "apply")
+		if got := read(t, file); got != "as declared" {
+			t.Errorf("the file reads %q after the correction", got)
+		}
+	})
 }
 
 func TestStandingDriftIsReportedOnce(t *testing.T) {
@@ -333,23 +348,24 @@ func TestDeletionDestroysInAnyOrder(t *testing.T) {
 
 func TestDestructionCanNeedAnApproval(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	file := filepath.Join(t.TempDir(), "f")
-	l.create(driftingFile(file), func(o *infrav1.Terraform) {
-		o.Spec.DeletionPolicy, o.Spec.Approval.Destroy = infrav1.DeletionDestroy, infrav1.DestroyApprovalRequired
+	inBothModes(t, func(t *testing.T, l *lab) {
+		file := filepath.Join(t.TempDir(), "f")
+		l.create(driftingFile(file), func(o *infrav1.Terraform) {
+			o.Spec.DeletionPolicy, o.Spec.Approval.Destroy = infrav1.DeletionDestroy, infrav1.DestroyApprovalRequired
+		})
+		l.awaitReady()
+		if err := suite.client.Delete(l.ctx, l.object); err != nil {
+			t.Fatal(err)
+		}
+		o, message := l.awaitReason(infrav1.ApprovalRequiredReason)
+		l.wantMessage(message, o.Status.Plan.ID)
+		if _, err := os.Stat(file); err != nil {
+			t.Fatal("something was destroyed before the approval")
+		}
+		l.annotate(infrav1.ApproveAnnotation, o.Status.Plan.ID)
+		l.awaitGone()
+		if _, err := os.Stat(file); err == nil {
+			t.Error("the file is still there")
+		}
 	})
-	l.awaitReady()
-	if err := suite.client.Delete(l.ctx, l.object); err != nil {
-		t.Fatal(err)
-	}
-	o, message := l.awaitReason(infrav1.ApprovalRequiredReason)
-	l.wantMessage(message, o.Status.Plan.ID)
-	if _, err := os.Stat(file); err != nil {
-		t.Fatal("something was destroyed before the approval")
-	}
-	l.annotate(infrav1.ApproveAnnotation, o.Status.Plan.ID)
-	l.awaitGone()
-	if _, err := os.Stat(file); err == nil {
-		t.Error("the file is still there")
-	}
 }

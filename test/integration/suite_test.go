@@ -1,9 +1,11 @@
-// Package integration_test runs the real manager, as a process, with real
-// OpenTofu against a real API server.
+// Package integration_test runs the real manager, as a process and under the roles
+// that it ships with, real runners in the pods of a test kubelet, and real OpenTofu,
+// against a real API server. The core of it also runs with the embedded runner.
 package integration_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,24 +34,31 @@ import (
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/controlplane"
 	"github.com/terrace-dev/terrace/test/harness"
+	"github.com/terrace-dev/terrace/test/kubelet"
 )
 
 const (
 	// patience bounds the wait for anything; it is never waited for when all is well.
 	patience = 2 * time.Minute
-	// ownLabel marks objects that the shared manager leaves to a test's own.
+	// ownLabel marks objects that the shared manager leaves to a test's own, or to
+	// the one with the embedded runner.
 	ownLabel = "test.terrace.dev/manager"
+	// shared and embedded are the managers that tests share.
+	shared   = "shared"
+	embedded = "embedded"
 )
 
 // suite is what all tests share.
 var suite struct {
-	dir     string
-	audit   string
-	program string // the manager, built with the race detector
-	plane   *controlplane.ControlPlane
-	client  client.WithWatch
-	sources *harness.ArtifactServer
-	manager *harness.Manager
+	dir        string
+	audit      string
+	manager    string // the program, built with the race detector
+	runner     string // likewise
+	plane      *controlplane.ControlPlane
+	kubeconfig string // with the manager's rights
+	client     client.WithWatch
+	sources    *harness.ArtifactServer
+	kubelet    *kubelet.Kubelet
 }
 
 func TestMain(m *testing.M) {
@@ -67,11 +76,16 @@ func runSuite(m *testing.M) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(suite.dir)) }()
 	suite.audit = filepath.Join(suite.dir, "audit.log")
-	suite.plane, err = controlplane.Start(controlplane.Options{CRDs: []string{"config/crd/bases"}, FluxCRDs: true, AuditLog: suite.audit})
+	suite.plane, err = controlplane.Start(controlplane.Options{
+		CRDs: []string{"config/crd/bases"}, FluxCRDs: true, ServiceAccountAdmission: true, AuditLog: suite.audit,
+	})
 	if err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, suite.plane.Stop()) }()
+	if suite.kubeconfig, err = harness.InstallManager(context.Background(), suite.plane); err != nil {
+		return 1, err
+	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme), sourcev1.AddToScheme(scheme)); err != nil {
 		return 1, err
@@ -83,54 +97,90 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer suite.sources.Stop()
-	if suite.program, err = buildManager("manager", "-race"); err != nil {
+	if suite.manager, err = build("manager", "-race"); err != nil {
 		return 1, err
 	}
-	if suite.manager, err = startManager(context.Background(), suite.program, "shared", "!"+ownLabel); err != nil {
+	if suite.runner, err = build("runner", "-race"); err != nil {
 		return 1, err
 	}
-	defer func() { err = errors.Join(err, suite.manager.Stop()) }()
+	counted, err := countTofu(suite.dir)
+	if err != nil {
+		return 1, err
+	}
+	suite.kubelet, err = harness.StartKubelet(context.Background(), suite.plane, filepath.Join(suite.dir, "pods"), suite.runner, counted)
+	if err != nil {
+		return 1, err
+	}
+	defer suite.kubelet.Stop()
+	var managers []*harness.Manager
+	for _, start := range []struct{ name, mode, selector string }{
+		{shared, harness.ModePod, "!" + ownLabel}, {embedded, harness.ModeEmbedded, ownLabel + "=" + embedded},
+	} {
+		m, err := startManager(context.Background(), managerOptions{name: start.name, mode: start.mode, selector: start.selector})
+		if err != nil {
+			return 1, err
+		}
+		defer func() { err = errors.Join(err, m.Stop()) }()
+		managers = append(managers, m)
+	}
 	code = m.Run()
 	if code != 0 {
-		fmt.Fprintln(os.Stderr, "the shared manager's log ends:\n"+suite.manager.LastLog())
+		for _, m := range managers {
+			fmt.Fprintln(os.Stderr, "a shared manager's log ends:\n"+m.LastLog())
+		}
 	}
 	return code, nil
 }
 
-// buildManager builds the manager from the tree that is tested.
-func buildManager(name string, flags ...string) (string, error) {
+// build builds a program from the tree that is tested.
+func build(name string, flags ...string) (string, error) {
 	root, err := controlplane.ModuleRoot()
 	if err != nil {
 		return "", err
 	}
-	program := filepath.Join(suite.dir, name)
-	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./cmd/manager")...)
+	program := filepath.Join(suite.dir, fmt.Sprintf("%s-%d", name, len(flags)))
+	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./cmd/"+name)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the manager: %w\n%s", err, out)
+		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
 	}
 	return program, nil
 }
 
-// startManager starts a manager for the objects that the selector selects. Its
-// OpenTofu is the real one behind a script that writes down each process.
-func startManager(ctx context.Context, program, name, selector string) (*harness.Manager, error) {
-	dir := filepath.Join(suite.dir, name)
+// countTofu returns a program that is OpenTofu and writes down each process.
+func countTofu(dir string) (string, error) {
+	tofu, err := harness.Bin("tofu")
+	if err != nil {
+		return "", err
+	}
+	counted := filepath.Join(dir, "tofu")
+	return counted, harness.CountTool(counted, tofu, filepath.Join(dir, "calls"))
+}
+
+// managerOptions say which manager is started: for which objects, and with which runners.
+type managerOptions struct {
+	name, mode, selector string
+	program              string // default: that of the suite
+	args                 []string
+}
+
+func startManager(ctx context.Context, o managerOptions) (*harness.Manager, error) {
+	dir := filepath.Join(suite.dir, o.name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	tofu, err := harness.Bin("tofu")
-	if err != nil {
-		return nil, err
+	options := harness.ManagerOptions{
+		Program: cmp.Or(o.program, suite.manager), Kubeconfig: suite.kubeconfig, Dir: dir, Mode: o.mode,
+		Args: append([]string{"--watch-label-selector=" + o.selector, "--requeue-dependency=1s", "--log-level=debug", "--http-retry=1"}, o.args...),
 	}
-	counted := filepath.Join(dir, "tofu")
-	if err := harness.CountTool(counted, tofu, filepath.Join(dir, "calls")); err != nil {
-		return nil, err
+	if o.mode == harness.ModeEmbedded {
+		var err error
+		if options.Tofu, err = countTofu(dir); err != nil {
+			return nil, err
+		}
+		options.Kubeconfig, options.Args = suite.plane.Kubeconfig, append(options.Args, "--runner-capacity=8")
 	}
-	return harness.StartManager(ctx, harness.ManagerOptions{
-		Program: program, Kubeconfig: suite.plane.Kubeconfig, Dir: dir, Tofu: counted,
-		Args: []string{"--watch-label-selector=" + selector, "--requeue-dependency=1s", "--log-level=debug", "--http-retry=1", "--runner-capacity=8"},
-	})
+	return harness.StartManager(ctx, options)
 }
 
 // lab is one test's namespace and object.
@@ -138,28 +188,63 @@ type lab struct {
 	t         *testing.T
 	ctx       context.Context
 	namespace string
-	manager   string // directory of the manager that looks after the test
+	manager   string // that looks after the test
+	calls     string // where its tool processes are written down
 	object    *infrav1.Terraform
 	seen      int // tool processes that were asked about
 }
 
-// newLab opens a namespace. The object of every test is called "tf".
+// newLab opens a namespace, for objects whose runners are pods. The object of every
+// test is called "tf".
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{t: t, ctx: t.Context(), namespace: suite.plane.Namespace(t), manager: "shared"}
+	l := unopened(t)
 	if _, err := harness.OpenNamespace(l.ctx, suite.client, l.namespace); err != nil {
 		t.Fatal(err)
 	}
 	return l
 }
 
-// own gives the test a manager of its own, which it may kill.
-func (l *lab) own() *harness.Manager { return l.ownProgram(suite.program) }
+// unopened is a lab whose namespace runners cannot work in.
+func unopened(t *testing.T) *lab {
+	t.Helper()
+	return &lab{
+		t: t, ctx: t.Context(), namespace: suite.plane.Namespace(t), manager: shared, calls: filepath.Join(suite.dir, "calls"),
+	}
+}
 
-func (l *lab) ownProgram(program string) *harness.Manager {
+// inBothModes runs a test with runners in pods and with the embedded one.
+func inBothModes(t *testing.T, test func(t *testing.T, l *lab)) {
+	t.Helper()
+	t.Run("pods", func(t *testing.T) {
+		t.Parallel()
+		test(t, newLab(t))
+	})
+	t.Run(embedded, func(t *testing.T) {
+		t.Parallel()
+		l := newLab(t)
+		l.manager, l.calls = embedded, filepath.Join(suite.dir, embedded, "calls")
+		test(t, l)
+	})
+}
+
+// own gives the test a manager of its own, which it may kill.
+func (l *lab) own(args ...string) *harness.Manager {
 	l.t.Helper()
-	l.manager = l.namespace
-	m, err := startManager(l.ctx, program, l.namespace, ownLabel+"="+l.namespace)
+	return l.start(managerOptions{mode: harness.ModePod, args: args})
+}
+
+// ownEmbedded is own, with the runner inside the manager.
+func (l *lab) ownEmbedded() *harness.Manager {
+	l.t.Helper()
+	l.calls = filepath.Join(suite.dir, l.namespace, "calls")
+	return l.start(managerOptions{mode: harness.ModeEmbedded})
+}
+
+func (l *lab) start(o managerOptions) *harness.Manager {
+	l.t.Helper()
+	l.manager, o.name, o.selector = l.namespace, l.namespace, ownLabel+"="+l.namespace
+	m, err := startManager(l.ctx, o)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -187,8 +272,8 @@ func (l *lab) create(module string, edit func(*infrav1.Terraform)) {
 	if edit != nil {
 		edit(o)
 	}
-	if l.manager != "shared" {
-		o.Labels = map[string]string{ownLabel: l.namespace}
+	if l.manager != shared {
+		o.Labels = map[string]string{ownLabel: l.manager}
 	}
 	if err := suite.client.Create(l.ctx, o); err != nil {
 		l.t.Fatal(err)
@@ -313,7 +398,7 @@ func (l *lab) wantMessage(message string, want ...string) {
 // processes returns the object's tool processes since the last call.
 func (l *lab) processes() []string {
 	l.t.Helper()
-	text, err := os.ReadFile(filepath.Join(suite.dir, l.manager, "calls"))
+	text, err := os.ReadFile(l.calls)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		l.t.Fatal(err)
 	}

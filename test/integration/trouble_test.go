@@ -24,16 +24,17 @@ import (
 
 func TestBrokenHCLStallsWithTheToolsOwnWords(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	l.commit(map[string]string{"main.tf": "resource \"terraform_data\" \"a\" {\n"})
-	l.create("", fromSource)
-	o := l.await("the object to stall", func(o *infrav1.Terraform) bool { return conditions.IsStalled(o) })
-	l.wantMessage(conditions.GetMessage(o, meta.ReadyCondition), "main.tf:1", "Unclosed configuration block")
-	if notes := l.awaitEvent(infrav1.InitFailedReason); len(notes) != 1 {
-		t.Errorf("events = %q, want one", notes)
-	}
-	l.commit(map[string]string{"main.tf": greeting})
-	l.awaitReady()
+	inBothModes(t, func(t *testing.T, l *lab) {
+		l.commit(map[string]string{"main.tf": "resource \"terraform_data\" \"a\" {\n"})
+		l.create("", fromSource)
+		o := l.await("the object to stall", func(o *infrav1.Terraform) bool { return conditions.IsStalled(o) })
+		l.wantMessage(conditions.GetMessage(o, meta.ReadyCondition), "main.tf:1", "Unclosed configuration block")
+		if notes := l.awaitEvent(infrav1.InitFailedReason); len(notes) != 1 {
+			t.Errorf("events = %q, want one", notes)
+		}
+		l.commit(map[string]string{"main.tf": greeting})
+		l.awaitReady()
+	})
 }
 
 func TestAMissingSecretIsNamedAndHeals(t *testing.T) {
@@ -50,10 +51,10 @@ func TestAMissingSecretIsNamedAndHeals(t *testing.T) {
 
 func TestAnUnopenedNamespaceSaysHowToOpenIt(t *testing.T) {
 	t.Parallel()
-	l := &lab{t: t, ctx: t.Context(), namespace: suite.plane.Namespace(t), manager: "shared"}
+	l := unopened(t)
 	l.create(greeting, nil)
-	_, message := l.awaitReason(infrav1.PermissionDeniedReason)
-	l.wantMessage(message, "terrace-runner", "config/runner-namespace")
+	_, message := l.awaitReason(infrav1.ServiceAccountNotFoundReason)
+	l.wantMessage(message, "terrace-runner", "kubectl apply -n "+l.namespace+" -k config/runner-namespace")
 	if _, err := harness.OpenNamespace(l.ctx, suite.client, l.namespace); err != nil {
 		t.Fatal(err)
 	}
@@ -132,11 +133,11 @@ func TestALargeArtifactIsStreamed(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	// The race detector takes several times the memory.
-	program, err := buildManager("manager-without-race")
+	program, err := build("manager")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := l.ownProgram(program)
+	m := l.start(managerOptions{program: program, mode: harness.ModePod})
 	noise := make([]byte, 60<<20)
 	if _, err := rand.Read(noise); err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func (l *lab) awaitFile(path string) {
 	})
 }
 
-func TestTheEndOfTheManagerDoesNotCostTheState(t *testing.T) {
+func TestTheEndOfAManagerWithItsRunnerDoesNotCostTheState(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		end  func(*testing.T, *harness.Manager)
@@ -213,7 +214,7 @@ func TestTheEndOfTheManagerDoesNotCostTheState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
-			m := l.own()
+			m := l.ownEmbedded()
 			flag := t.TempDir() + "/flag"
 			l.create(slow(flag), nil)
 			l.awaitFile(flag)
@@ -222,7 +223,7 @@ func TestTheEndOfTheManagerDoesNotCostTheState(t *testing.T) {
 				t.Errorf("the state lock stands: %v, want %v", held, test.lock)
 			}
 			l.processes()
-			l.own()
+			l.ownEmbedded()
 			o := l.awaitReady()
 			if o.Status.ResourceCount == nil || *o.Status.ResourceCount != 2 {
 				t.Errorf("resources = %v, want both", o.Status.ResourceCount)
@@ -256,21 +257,22 @@ func (l *lab) lockHolder() string {
 
 func TestATimeoutInterruptsTheToolGracefully(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	flag := t.TempDir() + "/flag"
-	l.create(slow(flag), func(o *infrav1.Terraform) { o.Spec.Timeout = &metav1.Duration{Duration: 10 * time.Second} })
-	l.awaitFile(flag)
-	o := l.awaitReady() // the second attempt is not slow any more
-	if *o.Status.ResourceCount != 2 || l.lockHolder() != "" {
-		t.Errorf("status = %+v", o.Status)
-	}
-	found := false
-	for _, entry := range o.Status.History {
-		found = found || entry.Result == infrav1.OperationCancelled && strings.Contains(entry.Message, "timeout of 10s")
-	}
-	if !found {
-		t.Errorf("history = %+v, want the interruption and its reason", o.Status.History)
-	}
+	inBothModes(t, func(t *testing.T, l *lab) {
+		flag := t.TempDir() + "/flag"
+		l.create(slow(flag), func(o *infrav1.Terraform) { o.Spec.Timeout = &metav1.Duration{Duration: 10 * time.Second} })
+		l.awaitFile(flag)
+		o := l.awaitReady() // the second attempt is not slow any more
+		if *o.Status.ResourceCount != 2 || l.lockHolder() != "" {
+			t.Errorf("status = %+v", o.Status)
+		}
+		found := false
+		for _, entry := range o.Status.History {
+			found = found || entry.Result == infrav1.OperationCancelled && strings.Contains(entry.Message, "timeout of 10s")
+		}
+		if !found {
+			t.Errorf("history = %+v, want the interruption and its reason", o.Status.History)
+		}
+	})
 }
 
 func TestSecretsStayOutOfLogsEventsAndStatus(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/controlplane"
 	"github.com/terrace-dev/terrace/test/harness"
+	"github.com/terrace-dev/terrace/test/kubelet"
 )
 
 // stage is everything that the story runs on.
@@ -27,6 +29,7 @@ type stage struct {
 	dir     string // temporary
 	plane   *controlplane.ControlPlane
 	client  client.WithWatch
+	kubelet *kubelet.Kubelet
 	manager *harness.Manager
 	server  *harness.ArtifactServer
 	shown   string
@@ -50,7 +53,8 @@ func (s *stage) quote(text string) {
 	fmt.Println()
 }
 
-// start starts the API server with all CRDs, and the manager with the runner embedded.
+// start starts the API server with all CRDs, a stand-in for a node, which runs the
+// runners of pods as processes, and the manager under the roles that it ships with.
 func (s *stage) start(ctx context.Context) error {
 	var err error
 	if s.root, err = controlplane.ModuleRoot(); err != nil {
@@ -59,7 +63,7 @@ func (s *stage) start(ctx context.Context) error {
 	if s.dir, err = os.MkdirTemp("", "terrace-quickstart-"); err != nil {
 		return err
 	}
-	s.plane, err = controlplane.Start(controlplane.Options{CRDs: []string{"config/crd/bases"}, FluxCRDs: true})
+	s.plane, err = controlplane.Start(controlplane.Options{CRDs: []string{"config/crd/bases"}, FluxCRDs: true, ServiceAccountAdmission: true})
 	if err != nil {
 		return err
 	}
@@ -79,7 +83,14 @@ func (s *stage) start(ctx context.Context) error {
 
 func (s *stage) startManager(ctx context.Context) error {
 	var err error
-	s.manager, err = harness.StartManager(ctx, harness.ManagerOptions{Kubeconfig: s.plane.Kubeconfig, Dir: s.dir})
+	if s.kubelet, err = harness.StartKubelet(ctx, s.plane, filepath.Join(s.dir, "pods"), "", ""); err != nil {
+		return err
+	}
+	kubeconfig, err := harness.InstallManager(ctx, s.plane)
+	if err != nil {
+		return err
+	}
+	s.manager, err = harness.StartManager(ctx, harness.ManagerOptions{Kubeconfig: kubeconfig, Dir: s.dir})
 	if err != nil {
 		return err
 	}
@@ -92,6 +103,9 @@ func (s *stage) close() error {
 	var errs []error
 	if s.manager != nil {
 		errs = append(errs, s.manager.Stop())
+	}
+	if s.kubelet != nil {
+		s.kubelet.Stop()
 	}
 	if s.server != nil {
 		s.server.Stop()

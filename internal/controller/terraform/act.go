@@ -2,6 +2,8 @@ package terraform
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -51,7 +53,7 @@ func (a attempt) revision() string {
 func (r *Reconciler) act(ctx context.Context, s *scope, d decision) (reconcile.Result, error) {
 	switch d.Action {
 	case actionPlan:
-		return r.start(ctx, s, d, planRequest(d, false))
+		return r.start(ctx, s, d, planRequest(s.obj, d, false))
 	case actionApply:
 		return r.start(ctx, s, d, applyRequest(s.obj))
 	case actionNone:
@@ -69,9 +71,10 @@ func (s *scope) until(moment time.Time) time.Duration {
 	return max(moment.Sub(s.now), time.Millisecond)
 }
 
-func planRequest(d decision, destroy bool) *runnerpb.StartOperationRequest {
+func planRequest(obj *infrav1.Terraform, d decision, destroy bool) *runnerpb.StartOperationRequest {
 	// After an operation that did not end well, what the runner knows of the outputs may be old.
-	anew := d.Cause == causeLost || d.Cause == causeRetry
+	history := obj.Status.History
+	anew := d.Cause == causeLost || d.Cause == causeRetry || len(history) > 0 && history[0].Result == infrav1.OperationLost
 	return &runnerpb.StartOperationRequest{
 		Type: runnerpb.OperationType_OPERATION_TYPE_PLAN,
 		Options: &runnerpb.StartOperationRequest_Plan{Plan: &runnerpb.PlanOptions{
@@ -93,23 +96,29 @@ func applyRequest(obj *infrav1.Terraform) *runnerpb.StartOperationRequest {
 // crash or should be seen, and hands the operation to the tracker. It does not
 // wait for anything but the API server.
 func (r *Reconciler) start(ctx context.Context, s *scope, d decision, request *runnerpb.StartOperationRequest) (reconcile.Result, error) {
-	name, target, err := r.Runners.Runner(ctx, s.obj)
+	lease, err := r.Runners.Runner(ctx, s.obj)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	followed := false
+	defer func() {
+		if !followed {
+			lease.Release()
+		}
+	}()
 	made := s.attempt(request, d)
-	request.Id = fmt.Sprintf("%s-%s", shortType(request.GetType()), utilrand.String(12))
+	request.Id = s.operationID(request.GetType(), made)
 	result := reconcile.Unchanged()
 	if made.PlanID != "" {
 		conditions.Delete(s.obj, infrav1.ApprovalRequiredCondition)
 	}
 	if d.Visibility == operation.Full {
-		result = s.announce(request, made, name)
+		result = s.announce(request, made, lease.Name())
 	}
 	if made.ResetAt != "" || d.fresh() {
 		s.obj.Status.Failures, s.obj.Status.NextRetryAt = 0, nil
 	}
-	if err := r.complete(s, request); err != nil {
+	if err := r.complete(ctx, s, request); err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := s.write(ctx); err != nil {
@@ -123,10 +132,10 @@ func (r *Reconciler) start(ctx context.Context, s *scope, d decision, request *r
 		d.Visibility = operation.Quiet // nothing about status blocks a deletion
 	}
 	r.forgetFinished(s)
-	r.tracker.Follow(operation.Spec[attempt]{
-		UID: s.obj.UID, Name: client.ObjectKeyFromObject(s.obj), Request: request, Runner: target,
+	followed = r.tracker.Follow(operation.Spec[attempt]{
+		UID: s.obj.UID, Name: client.ObjectKeyFromObject(s.obj), Request: request, Runner: lease,
 		Source: r.sourceFunc(s.artifact), SourceOptional: made.Deletion,
-		Visibility: d.Visibility, Meta: made,
+		Visibility: d.Visibility, Patience: endurance(s.obj, request.GetType()), Meta: made,
 	})
 	s.memory.attempted, s.memory.owed, s.memory.owedForce = made.Generation, false, false
 	log.FromContext(ctx).Info("started operation", "operation", request.GetId(), "type", shortType(request.GetType()), "cause", d.Cause)
@@ -149,6 +158,20 @@ func (s *scope) attempt(request *runnerpb.StartOperationRequest, d decision) att
 	}
 }
 
+// operationID returns the id of an operation. One that was announced, and not started
+// before the manager ended, keeps its id, and so does one that answers a request: a
+// runner that has it already goes on with it.
+func (s *scope) operationID(t runnerpb.OperationType, made attempt) string {
+	if again := s.unstarted; again != nil && again.Type == operationType(t) && again.PlanID == made.PlanID && again.Generation == made.Generation {
+		return again.ID
+	}
+	if made.RequestedAt == "" || made.Retry {
+		return shortType(t) + "-" + utilrand.String(12)
+	}
+	sum := sha256.Sum256(fmt.Append(nil, s.obj.UID, made.RequestedAt, made.Generation, made.PlanID, made.revision(), s.obj.Status.Failures, len(s.obj.Status.History)))
+	return shortType(t) + "-" + hex.EncodeToString(sum[:6])
+}
+
 // announce puts the operation into status: its intent, before it has any effect.
 func (s *scope) announce(request *runnerpb.StartOperationRequest, made attempt, runnerName string) reconcile.Result {
 	status := &s.obj.Status
@@ -164,6 +187,9 @@ func (s *scope) announce(request *runnerpb.StartOperationRequest, made attempt, 
 		PlanID:     made.PlanID,
 		Generation: made.Generation,
 	}
+	if s.unstarted != nil && s.unstarted.ID == request.GetId() {
+		status.Operation.StartedAt = s.unstarted.StartedAt
+	}
 	if made.Source != nil {
 		status.Operation.Revision = made.Source.Revision
 		status.Source, status.LastAttemptedRevision = made.Source, made.Source.Revision
@@ -177,12 +203,16 @@ func (s *scope) announce(request *runnerpb.StartOperationRequest, made attempt, 
 }
 
 // complete fills in what every request carries: the object, so that both sides act
-// on the same version of it, its source, and its timeout.
-func (r *Reconciler) complete(s *scope, request *runnerpb.StartOperationRequest) error {
+// on the same version of it, its source, its timeout, and a lock in its way that
+// nobody holds any more.
+func (r *Reconciler) complete(ctx context.Context, s *scope, request *runnerpb.StartOperationRequest) error {
 	obj := s.obj.DeepCopy()
 	obj.SetGroupVersionKind(infrav1.GroupVersion.WithKind(infrav1.TerraformKind))
 	obj.ManagedFields = nil
-	obj.Spec.Runner.ServiceAccountName = r.serviceAccount(obj)
+	obj.Spec.Runner.ServiceAccountName = ServiceAccount(obj, r.DefaultServiceAccount)
+	if lock := obj.Status.Lock; lock != nil && r.releasable(ctx, s, lock.Who) {
+		request.StaleLock = lock.ID
+	}
 	data, err := json.Marshal(obj)
 	if err != nil {
 		return fmt.Errorf("serialising the object for the runner: %w", err)
@@ -195,12 +225,12 @@ func (r *Reconciler) complete(s *scope, request *runnerpb.StartOperationRequest)
 	return nil
 }
 
-// serviceAccount returns the account that the object's runner acts as. The
-// operator's default takes the place of the API's.
-func (r *Reconciler) serviceAccount(obj *infrav1.Terraform) string {
+// ServiceAccount returns the account that an object's runner acts as, given the
+// operator's default, which takes the place of the API's unless it is empty.
+func ServiceAccount(obj *infrav1.Terraform, standard string) string {
 	name := obj.Spec.Runner.GetServiceAccountName()
-	if r.DefaultServiceAccount != "" && name == infrav1.DefaultRunnerServiceAccountName {
-		return r.DefaultServiceAccount
+	if standard != "" && name == infrav1.DefaultRunnerServiceAccountName {
+		return standard
 	}
 	return name
 }
@@ -240,6 +270,8 @@ func shortType(t runnerpb.OperationType) string {
 		return "apply"
 	case infrav1.OperationDestroy:
 		return "destroy"
+	case "":
+		return "forget"
 	default:
 		return "plan"
 	}

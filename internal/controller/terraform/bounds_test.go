@@ -108,7 +108,7 @@ func TestStalePlansAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	s := unattached(func(*infrav1.Terraform) {})
 	stale := func(id string) {
-		s.recordFailure(operation.Snapshot[attempt]{ID: id, Result: failure(runnerpb.Failure_KIND_STALE_PLAN, infrav1.PlanOutdatedReason, "stale")})
+		s.recordFailure(t.Context(), nil, operation.Snapshot[attempt]{ID: id, Result: failure(runnerpb.Failure_KIND_STALE_PLAN, infrav1.PlanOutdatedReason, "stale")})
 	}
 	stale("apply-1")
 	stale("apply-1") // the status could not be written

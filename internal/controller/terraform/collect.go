@@ -40,7 +40,8 @@ func (r *Reconciler) untracked(ctx context.Context, s *scope) (reconcile.Result,
 		return reconcile.Continue(), nil
 	case written.ID == s.memory.unstarted:
 		// It was written although the answer said otherwise, and never started.
-		s.obj.Status.Operation, s.lost = nil, true
+		s.obj.Status.Operation = nil
+		s.notStarted(written)
 		return reconcile.Continue(), nil
 	default:
 		return r.attach(ctx, s)
@@ -56,11 +57,11 @@ func recorded(obj *infrav1.Terraform, snapshot operation.Snapshot[attempt]) bool
 
 // attach follows an operation that stands in status and that this manager did not start.
 func (r *Reconciler) attach(ctx context.Context, s *scope) (reconcile.Result, error) {
-	_, target, err := r.Runners.Runner(ctx, s.obj)
+	written := s.obj.Status.Operation
+	lease, err := r.Runners.Named(ctx, s.obj.Namespace, written.Runner)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	written := s.obj.Status.Operation
 	made := attempt{
 		Generation: written.Generation,
 		Source:     s.obj.Status.Source,
@@ -72,11 +73,14 @@ func (r *Reconciler) attach(ctx context.Context, s *scope) (reconcile.Result, er
 	if written.StartedAt != nil {
 		made.StartedAt = written.StartedAt.Time
 	}
-	r.tracker.Follow(operation.Spec[attempt]{
-		UID: s.obj.UID, Name: client.ObjectKeyFromObject(s.obj), Attach: true, Runner: target,
-		Request:    &runnerpb.StartOperationRequest{Id: written.ID, Type: requestType(written.Type)},
-		Visibility: operation.Full, Meta: made,
-	})
+	kind := requestType(written.Type)
+	if !r.tracker.Follow(operation.Spec[attempt]{
+		UID: s.obj.UID, Name: client.ObjectKeyFromObject(s.obj), Attach: true, Runner: lease,
+		Request:    &runnerpb.StartOperationRequest{Id: written.ID, Type: kind},
+		Visibility: operation.Full, Patience: endurance(s.obj, kind), Meta: made,
+	}) {
+		lease.Release()
+	}
 	log.FromContext(ctx).Info("following an operation that was started before", "operation", written.ID, "type", written.Type)
 	return reconcile.Unchanged(), nil
 }

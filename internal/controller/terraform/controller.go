@@ -79,7 +79,6 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=helm.toolkit.fluxcd.io,resources=helmreleases,verbs=get
 // +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=gitrepositories;ocirepositories;buckets;externalartifacts,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups="",resources=serviceaccounts,verbs=impersonate
 
 // Reconcile brings one object a step further. It starts operations and collects
 // their results; it never waits for one.
@@ -125,7 +124,7 @@ func (r *Reconciler) suspended(ctx context.Context, s *scope) (reconcile.Result,
 		return reconcile.Unchanged(), nil
 	case s.failure != nil:
 		return reconcile.Result{}, s.fallThrough(s.failure)
-	case s.lost || s.stale:
+	case s.lost || s.stale || s.unstarted != nil:
 		return reconcile.Result{}, reconcile.Retry(infrav1.OperationLostReason,
 			errors.New("the operation that was under way has to be planned anew once the object is resumed"))
 	}

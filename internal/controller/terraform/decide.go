@@ -22,6 +22,8 @@ type facts struct {
 
 	// Lost says that the operation that was under way is not known any more.
 	Lost bool
+	// Unstarted says that a plan was announced and never started.
+	Unstarted bool
 	// Stale says that the plan just turned out not to fit the state any more.
 	Stale bool
 	// Failed says that the latest operation failed, Stalled that only a human can
@@ -67,6 +69,7 @@ const (
 	causeFirst      cause = "FirstPlan"
 	causeLost       cause = "OperationLost"
 	causeStale      cause = "PlanStale"
+	causeUnstarted  cause = "NotStarted"
 	causeRequest    cause = "Requested"
 	causeForce      cause = "Forced"
 	causeReset      cause = "RetriesReset"
@@ -121,6 +124,8 @@ func decide(f facts) decision {
 		return f.plan(causeReset, operation.Quiet)
 	case f.Requested:
 		return f.plan(causeRequest, operation.Quiet)
+	case f.Unstarted: // why it was to be made does not stand in the status
+		return f.plan(causeUnstarted, operation.Full)
 	case f.Failed:
 		return afterFailure(f)
 	case !f.EverPlanned:

@@ -55,6 +55,13 @@ func (e *scriptedEngine) on(plan, apply, destroy answer) {
 	}
 }
 
+// began says whether an operation was begun, by this or an earlier server.
+func (e *scriptedEngine) began(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(e.ran, func(r ran) bool { return r.request.GetId() == id })
+}
+
 // Tools implements runner.Engine.
 func (e *scriptedEngine) Tools() []*runnerpb.Tool { return nil }
 
@@ -76,6 +83,9 @@ func (e *scriptedEngine) StoreSource(_ context.Context, digest string, archive i
 
 // Run implements runner.Engine.
 func (e *scriptedEngine) Run(ctx context.Context, request *runnerpb.StartOperationRequest, report runner.Reporter) *runnerpb.Result {
+	if e.began(request.GetId()) {
+		return failure(runnerpb.Failure_KIND_LOST, infrav1.OperationLostReason, "it was begun before")
+	}
 	obj := &infrav1.Terraform{}
 	if err := json.Unmarshal(request.GetObject(), obj); err != nil {
 		return failure(runnerpb.Failure_KIND_TERMINAL, infrav1.InvalidSpecReason, err.Error())

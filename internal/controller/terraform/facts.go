@@ -35,6 +35,7 @@ func (s *scope) facts() facts {
 		Forced:            s.forceToken() != "" || s.memory.owedForce,
 		Reset:             s.resetToken() != "",
 		Lost:              s.lost,
+		Unstarted:         s.unstarted != nil && s.unstarted.Type == infrav1.OperationPlan,
 		Stale:             s.stale,
 		Failed:            !s.succeeded && obj.Status.Failures > 0,
 		Stalled:           conditions.IsStalled(obj) && obj.Status.Failures > 0,

@@ -1,11 +1,11 @@
 package terraform
 
 import (
+	"context"
 	"errors"
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/operation"
@@ -26,7 +26,7 @@ func (r *Reconciler) callFailure(s *scope, err error) error {
 }
 
 // recordFailure notes how an operation failed, by the kind that the runner gave.
-func (s *scope) recordFailure(snapshot operation.Snapshot[attempt]) {
+func (s *scope) recordFailure(ctx context.Context, r *Reconciler, snapshot operation.Snapshot[attempt]) {
 	failure := snapshot.Result.GetFailure()
 	if failure.GetKind() == runnerpb.Failure_KIND_STALE_PLAN && s.memory.stale < maxStale {
 		if s.memory.staleID != snapshot.ID {
@@ -35,8 +35,9 @@ func (s *scope) recordFailure(snapshot operation.Snapshot[attempt]) {
 		s.stale = true
 		return
 	}
-	if failure.GetKind() == runnerpb.Failure_KIND_LOCKED {
-		s.recordLock(failure)
+	if lock := failure.GetLock(); lock != nil && r.recordLock(ctx, s, lock) {
+		s.lost = true // the next attempt releases it
+		return
 	}
 	err := toolFailure(failure, waitInterval(s.obj))
 	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY && snapshot.Result.GetApply() != nil {
@@ -91,25 +92,6 @@ func (s *scope) fallThrough(err error) error {
 		s.obj.Status.Failures, s.counted = 0, false
 	}
 	return err
-}
-
-// recordLock notes who holds the lock that stands in the way.
-func (s *scope) recordLock(failure *runnerpb.Failure) {
-	lock := failure.GetLock()
-	if lock == nil {
-		return
-	}
-	status := &infrav1.LockStatus{ID: lock.GetId(), Who: lock.GetWho(), Operation: lock.GetOperation()}
-	held := ""
-	if lock.GetCreatedUnix() > 0 {
-		created := time.Unix(lock.GetCreatedUnix(), 0).UTC()
-		status.CreatedAt = new(metav1.NewTime(created))
-		held = " since " + created.Format(time.RFC3339)
-	}
-	s.obj.Status.Lock = status
-	conditions.MarkTrue(s.obj, infrav1.StateLockedCondition, infrav1.StateLockedReason,
-		"%s holds the lock %s of the state%s (%s). If nothing works on the state any more, set spec.stateLock.id to %s to release it",
-		lock.GetWho(), lock.GetId(), held, lock.GetOperation(), lock.GetId())
 }
 
 // minWait bounds how often an object looks again for what it waits for, since this

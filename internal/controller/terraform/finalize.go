@@ -8,6 +8,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -20,8 +21,8 @@ import (
 // orphanHint is the way out of every blocked deletion.
 const orphanHint = "to delete the object and leave the resources as they are, set spec.deletionPolicy to Orphan"
 
-// forgetTimeout bounds the one call to a runner that a reconciliation waits for.
-const forgetTimeout = 5 * time.Second
+// forgetTimeout is how long the object of orphaned resources waits for a runner to tidy up.
+const forgetTimeout = 30 * time.Second
 
 // deletion is what happens to an object with a deletion timestamp, suspended or not.
 func (r *Reconciler) deletion() []reconcile.Phase[*scope] {
@@ -40,7 +41,7 @@ func (r *Reconciler) ours(_ context.Context, s *scope) (reconcile.Result, error)
 		return reconcile.Continue(), nil
 	}
 	s.gone = true
-	r.memories.forget(s.obj.UID)
+	r.drop(s.obj.UID)
 	return reconcile.Unchanged(), nil
 }
 
@@ -53,11 +54,14 @@ func (r *Reconciler) collectForDeletion(ctx context.Context, s *scope) (reconcil
 			log.FromContext(ctx).Error(err, "the operation of a deleted object cannot be followed; orphaning its resources")
 			return reconcile.Continue(), nil
 		}
-		return reconcile.Result{}, deletionFailure(err)
+		return reconcile.Result{}, deletionFailure(s.obj, err)
 	}
 	snapshot, tracked := r.tracker.Get(s.obj.UID)
 	if !tracked || snapshot.Done {
 		return result, nil
+	}
+	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_FORGET {
+		return s.awaitForgetting(snapshot), nil
 	}
 	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_PLAN && !snapshot.Meta.Deletion {
 		if err := r.tracker.Cancel(ctx, s.obj.UID); err != nil {
@@ -73,12 +77,42 @@ func (r *Reconciler) collectForDeletion(ctx context.Context, s *scope) (reconcil
 	return result, nil
 }
 
-// orphan ends objects whose resources stay. It needs no runner.
+// orphan ends objects whose resources stay. A runner tidies up before that, if there
+// can be one: inputs of an object are not left lying about, and the Secrets of a
+// state that was to be destroyed once may be deleted now. Nothing depends on it.
 func (r *Reconciler) orphan(ctx context.Context, s *scope) (reconcile.Result, error) {
-	if s.obj.GetDeletionPolicy() != infrav1.DeletionOrphan {
+	switch {
+	case s.obj.GetDeletionPolicy() != infrav1.DeletionOrphan:
 		return reconcile.Continue(), nil
+	case !s.attempted():
+		return r.release(ctx, s, "")
+	case !s.forgotten:
+		request := &runnerpb.StartOperationRequest{Type: runnerpb.OperationType_OPERATION_TYPE_FORGET}
+		_, err := r.start(ctx, s, decision{Action: actionPlan, Cause: causeDeletion, Visibility: operation.Quiet}, request)
+		if err == nil {
+			return reconcile.Unchanged().After(forgetTimeout), nil
+		}
+		if reconcile.IsTransient(err) {
+			return reconcile.Result{}, err
+		}
+		s.untidied = err
+	}
+	if s.untidied != nil {
+		r.event(s.obj, eventWarning, infrav1.RunnerFailedReason, fmt.Sprintf(
+			"The resources are orphaned, but no runner could tidy up after the object (%v). If its record or state Secret cannot be deleted later, remove the finalizer %s from it",
+			s.untidied, infrav1.StateFinalizer))
 	}
 	return r.release(ctx, s, "")
+}
+
+// awaitForgetting waits for a runner that tidies up, for some time.
+func (s *scope) awaitForgetting(snapshot operation.Snapshot[attempt]) reconcile.Result {
+	left := forgetTimeout - s.now.Sub(snapshot.Meta.StartedAt)
+	if left > 0 {
+		return reconcile.Unchanged().After(left)
+	}
+	s.forgotten, s.untidied = true, fmt.Errorf("it took longer than %s: %s", forgetTimeout, snapshot.WaitsFor)
+	return reconcile.Continue()
 }
 
 // destroySource looks for the source. Without it the runner falls back to what it
@@ -100,7 +134,7 @@ func (r *Reconciler) destroy(ctx context.Context, s *scope) (reconcile.Result, e
 	case neverUsed(s.obj):
 		return r.release(ctx, s, "")
 	case s.failure != nil && !f.newInput():
-		return reconcile.Result{}, s.fallThrough(deletionFailure(s.failure))
+		return reconcile.Result{}, s.fallThrough(deletionFailure(s.obj, s.failure))
 	case f.Failed && !f.newInput() && s.now.Before(f.RetryAt):
 		return reconcile.Unchanged().After(s.until(f.RetryAt)), nil
 	}
@@ -118,14 +152,14 @@ func (r *Reconciler) destroy(ctx context.Context, s *scope) (reconcile.Result, e
 		result, err = r.start(ctx, s, d, &runnerpb.StartOperationRequest{Type: runnerpb.OperationType_OPERATION_TYPE_DESTROY})
 	case plan == nil || !plan.Destroy || plan.Generation != s.obj.Generation || s.stale || s.lost || (f.Failed && !s.succeeded):
 		d.Save = true
-		result, err = r.start(ctx, s, d, planRequest(d, true))
+		result, err = r.start(ctx, s, d, planRequest(s.obj, d, true))
 	case approved(s.obj, plan.ID):
 		result, err = r.start(ctx, s, d, applyRequest(s.obj))
 	default:
 		return s.awaitDestroyApproval(), nil
 	}
 	if err != nil && reconcile.KindOf(err) != reconcile.KindBug {
-		err = deletionFailure(err)
+		err = deletionFailure(s.obj, err)
 	}
 	return result, err
 }
@@ -152,11 +186,7 @@ func (r *Reconciler) release(ctx context.Context, s *scope, message string) (rec
 		return reconcile.Result{}, err
 	}
 	s.gone = true
-	r.forgetFinished(s)
-	if s.attempted() && !s.destroyed {
-		r.forgetInRunner(ctx, s)
-	}
-	r.memories.forget(s.obj.UID)
+	r.drop(s.obj.UID)
 	if message != "" {
 		r.event(s.obj, eventNormal, infrav1.DestroyedReason, message)
 	}
@@ -169,36 +199,28 @@ func (s *scope) attempted() bool {
 	return !neverUsed(s.obj) || s.obj.Status.Tool != nil || s.memory.attempted != 0
 }
 
-// forgetInRunner lets the runner remove what it keeps for the object. An orphaned
-// object leaves inputs behind there, which may be secret. Nothing depends on it.
-func (r *Reconciler) forgetInRunner(ctx context.Context, s *scope) {
-	_, target, err := r.Runners.Runner(ctx, s.obj)
-	if err != nil {
-		return
-	}
-	request := &runnerpb.StartOperationRequest{Id: "forget-" + string(s.obj.UID), Type: runnerpb.OperationType_OPERATION_TYPE_FORGET}
-	if err := r.complete(s, request); err != nil {
-		return
-	}
-	request.Source = nil
-	ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
-	defer cancel()
-	if _, err := target.Start(ctx, request); err != nil {
-		log.FromContext(ctx).Info("the runner may keep files of the object", "error", err.Error())
-	}
+// drop lets go of everything that is known of an object that is gone.
+func (r *Reconciler) drop(uid types.UID) {
+	r.tracker.Drop(uid)
+	r.memories.forget(uid)
 }
 
 // deletionFailure turns whatever stands in the way of a deletion into a message
 // with the way out. Nothing makes a deletion give up: it is always tried again.
-func deletionFailure(err error) error {
+func deletionFailure(obj *infrav1.Terraform, err error) error {
 	reason := reconcile.ReasonOf(err)
 	switch reason {
 	case infrav1.DestroyFailedReason, infrav1.ApplyFailedReason:
 		reason = infrav1.DestroyFailedReason
+	case infrav1.NamespaceTerminatingReason:
 	default:
 		reason = infrav1.DeletionBlockedReason
 	}
-	text := fmt.Sprintf("The resources could not be destroyed: %v; %s", err, orphanHint)
+	remain := "The resources"
+	if count := obj.Status.ResourceCount; count != nil && *count > 0 {
+		remain = fmt.Sprintf("%d resources", *count)
+	}
+	text := fmt.Sprintf("%s could not be destroyed: %v; %s", remain, err, orphanHint)
 	var typed *reconcile.Error
 	if errors.As(err, &typed) && typed.Kind == reconcile.KindWaiting {
 		return reconcile.Waiting(max(typed.After, time.Second), reason, text)

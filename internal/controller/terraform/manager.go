@@ -66,7 +66,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		return fmt.Errorf("indexing by dependency: %w", err)
 	}
 	built, err := ctrl.NewControllerManagedBy(mgr).
-		For(&infrav1.Terraform{}, builder.WithPredicates(ownChanges())).
+		For(&infrav1.Terraform{}, builder.WithPredicates(r.ownChanges())).
 		Watches(&infrav1.Terraform{}, handler.EnqueueRequestsFromMapFunc(r.dependents), builder.WithPredicates(becameReady())).
 		WatchesRawSource(ctrlsource.Channel(r.tracker.Events(), &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
@@ -205,8 +205,8 @@ var requestAnnotations = []string{
 }
 
 // ownChanges lets through what people do to objects, and not what the controller
-// writes itself.
-func ownChanges() predicate.Predicate {
+// writes itself. What is known of objects that are gone is dropped.
+func (r *Reconciler) ownChanges() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			if e.ObjectOld == nil || e.ObjectNew == nil {
@@ -223,7 +223,10 @@ func ownChanges() predicate.Predicate {
 			}
 			return false
 		},
-		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		DeleteFunc: func(e event.DeleteEvent) bool {
+			r.drop(e.Object.GetUID())
+			return false
+		},
 	}
 }
 

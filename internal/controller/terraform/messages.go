@@ -40,6 +40,8 @@ func workText(obj *infrav1.Terraform, t runnerpb.OperationType, made attempt) st
 // progressText says how far an operation has come.
 func progressText(obj *infrav1.Terraform, snapshot operation.Snapshot[attempt]) string {
 	switch {
+	case snapshot.WaitsFor != "":
+		return ": waiting for " + snapshot.WaitsFor
 	case snapshot.ResourcesDone > 0:
 		if total := changeCount(obj.Status.Plan, snapshot.Meta.PlanID); total > 0 {
 			return fmt.Sprintf(": %d of %d changes done, now %s", snapshot.ResourcesDone, total, snapshot.Resource)

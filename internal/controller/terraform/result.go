@@ -18,8 +18,20 @@ import (
 // business: later phases may have more to say.
 func (s *scope) record(ctx context.Context, r *Reconciler, snapshot operation.Snapshot[attempt]) {
 	made, status := snapshot.Meta, &s.obj.Status
+	announced := status.Operation
 	status.Operation = nil
+	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_FORGET {
+		s.forgotten, s.untidied = true, snapshot.Err
+		if failure := snapshot.Result.GetFailure(); failure != nil {
+			s.untidied = errors.New(failure.GetMessage())
+		}
+		return
+	}
 	s.earlier = made.Generation != s.obj.Generation && s.obj.Spec.Suspend && s.obj.DeletionTimestamp.IsZero()
+	if errors.Is(snapshot.Err, operation.ErrNotStarted) {
+		s.notStarted(announced)
+		return
+	}
 	s.memory.attempted, s.memory.retryAt = made.Generation, time.Time{}
 	s.recordAttempt(made)
 	result := snapshot.Result
@@ -30,7 +42,7 @@ func (s *scope) record(ctx context.Context, r *Reconciler, snapshot operation.Sn
 		status.Tool = &infrav1.ToolStatus{Name: infrav1.Tool(tool.GetName()), Version: tool.GetVersion()}
 	}
 	switch {
-	case errors.Is(snapshot.Err, operation.ErrLost):
+	case errors.Is(snapshot.Err, operation.ErrLost), result.GetFailure().GetKind() == runnerpb.Failure_KIND_LOST:
 		s.lost = true
 		if snapshot.Type != runnerpb.OperationType_OPERATION_TYPE_PLAN {
 			s.remember(snapshot, infrav1.OperationLost, "the runner ended before it could report; the next plan finds out what was done")
@@ -38,9 +50,17 @@ func (s *scope) record(ctx context.Context, r *Reconciler, snapshot operation.Sn
 	case snapshot.Err != nil:
 		s.fail(snapshot, r.callFailure(s, snapshot.Err))
 	case result.GetFailure() != nil, result.GetOutcome() != runnerpb.Outcome_OUTCOME_SUCCEEDED:
-		s.recordFailure(snapshot)
+		s.recordFailure(ctx, r, snapshot)
 	default:
 		s.recordSuccess(snapshot)
+	}
+}
+
+// notStarted notes that an operation that was announced never began.
+func (s *scope) notStarted(announced *infrav1.OperationStatus) {
+	s.unstarted = announced
+	if announced != nil && announced.PlanID != "" { // its plan was made for this generation
+		s.memory.attempted = announced.Generation
 	}
 }
 
@@ -79,6 +99,7 @@ func (s *scope) recordSuccess(snapshot operation.Snapshot[attempt]) {
 // plan and its approval stay as they are.
 func (s *scope) recordPlan(snapshot operation.Snapshot[attempt]) {
 	plan, obj := snapshot.Result.GetPlan(), s.obj
+	s.recoverApplied(plan.GetLastApply())
 	if plan.GetSkipped() {
 		switch pending := pendingPlan(obj); {
 		case pending == nil:
@@ -146,6 +167,20 @@ func (s *scope) restoreApplied() {
 	if applied := s.obj.Status.Applied; applied != nil {
 		conditions.MarkTrue(s.obj, infrav1.AppliedCondition, infrav1.AppliedReason, "Applied %s%s", applied.PlanID, of(applied.Revision))
 	}
+}
+
+// recoverApplied notes an apply that nobody reported: its runner ended too early.
+func (s *scope) recoverApplied(last *runnerpb.LastApply) {
+	known := s.obj.Status.Applied
+	if last.GetPlanId() == "" || known != nil && (known.PlanID == last.GetPlanId() || known.At != nil && known.At.Unix() >= last.GetUnixSeconds()) {
+		return
+	}
+	s.obj.Status.Applied = &infrav1.AppliedStatus{
+		PlanID: truncate(last.GetPlanId(), maxPlanID), Revision: last.GetRevision(), Generation: last.GetGeneration(),
+		At: new(timeOf(time.Unix(last.GetUnixSeconds(), 0))),
+	}
+	s.obj.Status.LastAppliedRevision = last.GetRevision()
+	conditions.MarkTrue(s.obj, infrav1.AppliedCondition, infrav1.AppliedReason, "Applied %s%s", last.GetPlanId(), of(last.GetRevision()))
 }
 
 // recordChanges notes a plan that would change something.

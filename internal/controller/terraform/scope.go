@@ -29,13 +29,19 @@ type scope struct {
 	// What the operation that just ended came to.
 	finished  string // its id; it is forgotten once the status is written
 	succeeded bool   // a plan or an apply ended well
-	lost      bool   // the runner does not know it
-	stale     bool   // the saved plan does not fit any more
-	destroyed bool   // nothing is left to destroy
-	failure   error  // it failed
-	counted   bool   // the failure is the first one and was counted already
-	earlier   bool   // it was for an earlier generation, and this one will not be attempted now
+	lost      bool   // the runner does not know it any more
+	// unstarted was announced and never started. What is decided now may be the same.
+	unstarted *infrav1.OperationStatus
+	stale     bool  // the saved plan does not fit any more
+	destroyed bool  // nothing is left to destroy
+	failure   error // it failed
+	counted   bool  // the failure is the first one and was counted already
+	earlier   bool  // it was for an earlier generation, and this one will not be attempted now
 
+	// forgotten says that a runner tidied up after the object, or that it is not
+	// waited for any longer; untidied is why it did not.
+	forgotten bool
+	untidied  error
 	// gone says that the finalizer is removed and there is no status to write.
 	gone bool
 	// unreleased says that the finalizer should be removed and could not be.
@@ -88,6 +94,8 @@ type memory struct {
 	// is the operation that was counted last.
 	stale   int
 	staleID string
+	// released is the lock whose release was tried last.
+	released string
 	// unstarted is the operation whose intent could not be written, as far as the answer told.
 	unstarted string
 }

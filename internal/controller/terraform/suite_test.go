@@ -211,7 +211,7 @@ func (w *world) manage(change ...func(*Reconciler)) {
 		Client:               mgr.GetClient(),
 		APIReader:            mgr.GetAPIReader(),
 		Recorder:             recorder,
-		Runners:              SharedRunner{Name: "runner", Client: w.runner.client},
+		Runners:              SharedRunner{RunnerName: "runner", Client: w.runner.client},
 		Fetcher:              artifact.New(artifact.Options{Dir: w.t.TempDir()}),
 		NoCrossNamespaceRefs: true,
 		RequeueDependency:    200 * time.Millisecond,

@@ -64,7 +64,6 @@ func unsupported(spec *infrav1.TerraformSpec) []string {
 		{"spec.cloud", spec.Cloud != nil},
 		{"spec.healthChecks", len(spec.HealthChecks) > 0},
 		{"spec.drift.ignore", len(spec.Drift.Ignore) > 0},
-		{"spec.runner.template", spec.Runner.Template != nil},
 	} {
 		if field.set {
 			fields = append(fields, field.name)

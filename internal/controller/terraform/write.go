@@ -20,6 +20,7 @@ const (
 	maxResources = 200 << 10 // all resources
 	maxName      = 128       // characters of an output's name, as in the API
 	maxType      = 1 << 10   // an output's type
+	maxPlanID    = 69        // a plan's id, as in the API
 )
 
 // budget is how many bytes a list may still take.
