@@ -54,10 +54,8 @@ func (p *Pool) basePod(namespace, serviceAccount string) *corev1.Pod {
 			// what it left unfinished; one that ends by itself stays away.
 			RestartPolicy:                 corev1.RestartPolicyOnFailure,
 			TerminationGracePeriodSeconds: new(int64(grace)),
-			// The pause process collects what provisioners leave behind.
-			ShareProcessNamespace: new(true),
-			EnableServiceLinks:    new(false),
-			NodeSelector:          map[string]string{corev1.LabelOSStable: "linux"},
+			EnableServiceLinks:            new(false),
+			NodeSelector:                  map[string]string{corev1.LabelOSStable: "linux"},
 			SecurityContext: &corev1.PodSecurityContext{
 				RunAsNonRoot: new(true), RunAsUser: new(int64(user)), RunAsGroup: new(int64(user)), FSGroup: new(int64(user)),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
