@@ -16,12 +16,17 @@ import (
 // peer is what is known about the other end.
 type peer struct {
 	certificate atomic.Pointer[x509.Certificate]
+	stranger    atomic.Bool
 }
 
 // PeerCertificate returns the runner's certificate as far as this client knows: the
 // one that was presented when the last connection was made, or the one that Rotate
 // has sent since; nil before the first connection. It must not be changed.
 func (c *Client) PeerCertificate() *x509.Certificate { return c.peer.certificate.Load() }
+
+// Stranger says whether the latest attempt to connect met somebody else: whose
+// certificate is of none of the authorities, has another name, or expired. Nothing was sent to them.
+func (c *Client) Stranger() bool { return c.peer.stranger.Load() }
 
 // Connect shakes hands with a runner that may not listen yet: it tries again, in
 // short intervals, until the runner answers or ctx ends. The error is then the last
@@ -41,7 +46,7 @@ func (c *Client) Connect(ctx context.Context) (*runnerpb.HandshakeResponse, erro
 			}
 			return nil, last
 		}
-		if !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		if !errors.Is(err, ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) || c.Stranger() {
 			return nil, err
 		}
 		last = err

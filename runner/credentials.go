@@ -33,6 +33,8 @@ func (f *freshTLS) ClientHandshake(ctx context.Context, authority string, conn n
 		authority = config.ServerName
 	}
 	secured, info, err := credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
+	_, stranger := errors.AsType[*tls.CertificateVerificationError](err)
+	f.peer.stranger.Store(stranger)
 	if known, ok := info.(credentials.TLSInfo); ok && err == nil && len(known.State.PeerCertificates) > 0 {
 		f.peer.certificate.Store(known.State.PeerCertificates[0])
 	}

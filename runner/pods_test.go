@@ -31,6 +31,22 @@ func freeAddress(t *testing.T) string {
 	return lis.Addr().String()
 }
 
+func TestConnectDoesNotWaitForAStranger(t *testing.T) {
+	t.Parallel()
+	server, trusting := start(t, newEngine(t, succeed), Options{})
+	if _, err := trusting.Connect(testContext(t)); err != nil || trusting.Stranger() {
+		t.Fatalf("the runner itself: %v", err)
+	}
+	stranger := dial(t, server.addr, newAuthority(t, clock.RealClock{}).ClientConfig(runnerName))
+	if _, err := stranger.Connect(testContext(t)); !errors.Is(err, ErrUnavailable) || !stranger.Stranger() || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("error = %v", err)
+	}
+	nobody := dial(t, freeAddress(t), newAuthority(t, clock.RealClock{}).ClientConfig(runnerName))
+	if _, err := nobody.Handshake(testContext(t)); err == nil || nobody.Stranger() {
+		t.Errorf("where nobody listens is a stranger: %v", err)
+	}
+}
+
 // serveOn serves until the test ends.
 func serveOn(t *testing.T, lis net.Listener, server *Server, config *tls.Config) {
 	t.Helper()

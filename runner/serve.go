@@ -31,8 +31,9 @@ const (
 
 // NewGRPCServer returns a gRPC server with the runner and the standard health service.
 // Without a certificate in tlsConfig nobody can connect: there is no plain-text mode.
-func NewGRPCServer(tlsConfig *tls.Config, server *Server) *grpc.Server {
-	g := grpc.NewServer(
+// Further options, such as interceptors, come last.
+func NewGRPCServer(tlsConfig *tls.Config, server *Server, more ...grpc.ServerOption) *grpc.Server {
+	g := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.Creds(credentials.NewTLS(tlsConfig)),
 		grpc.MaxRecvMsgSize(MaxMessageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
@@ -41,7 +42,7 @@ func NewGRPCServer(tlsConfig *tls.Config, server *Server) *grpc.Server {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
-	)
+	}, more...)...)
 	runnerpb.RegisterRunnerServer(g, server)
 	healthpb.RegisterHealthServer(g, server.health)
 	return g
@@ -50,9 +51,9 @@ func NewGRPCServer(tlsConfig *tls.Config, server *Server) *grpc.Server {
 // Serve serves on lis until ctx ends, or until nobody has needed it for
 // Options.IdleTimeout; then it shuts down as Shutdown does, within
 // Options.ShutdownGrace, lets watchers fetch the results, and closes lis. It
-// returns nil if every operation ended.
-func (s *Server) Serve(ctx context.Context, lis net.Listener, tlsConfig *tls.Config) error {
-	g := NewGRPCServer(tlsConfig, s)
+// returns nil if every operation ended. Further options are NewGRPCServer's.
+func (s *Server) Serve(ctx context.Context, lis net.Listener, tlsConfig *tls.Config, more ...grpc.ServerOption) error {
+	g := NewGRPCServer(tlsConfig, s, more...)
 	serving, cancel := context.WithCancel(ctx)
 	defer cancel()
 	idle := s.presence.idle(serving, s.options.IdleTimeout)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/acl"
-	runtimeclient "github.com/fluxcd/pkg/runtime/client"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/features"
 	"github.com/fluxcd/pkg/runtime/jitter"
@@ -56,8 +55,8 @@ type options struct {
 	storagePath, tofuPath, terraformPath, toolCLIConfig string
 	runnerCapacity                                      int32
 
+	access         accessOptions
 	acl            acl.Options
-	client         runtimeclient.Options
 	features       features.FeatureGates
 	interval       jitter.IntervalOptions
 	leaderElection leaderelection.Options
@@ -97,7 +96,7 @@ func (o *options) bind(flags *flag.FlagSet) {
 	// Unlike Flux, references across namespaces are denied unless somebody allows them.
 	o.acl.NoCrossNamespaceRefs = true
 	flags.Lookup("no-cross-namespace-refs").DefValue = "true"
-	o.client.BindFlags(flags)
+	o.access.bind(flags)
 	o.features.BindFlags(flags)
 	o.interval.BindFlags(flags)
 	o.leaderElection.BindFlags(flags)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
-	runtimeclient "github.com/fluxcd/pkg/runtime/client"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/events"
 	"github.com/fluxcd/pkg/runtime/leaderelection"
@@ -18,17 +18,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/artifact"
 	"github.com/terrace-dev/terrace/internal/controller/terraform"
+	"github.com/terrace-dev/terrace/internal/footprint"
 	"github.com/terrace-dev/terrace/internal/runners"
 )
 
@@ -36,9 +37,16 @@ import (
 // named after. Changing it makes two versions of the manager lead at the same time.
 const controllerName = "terrace"
 
+// startTime is about how long a manager is busy with starting.
+const startTime = 10 * time.Second
+
 // setup runs the manager until the context ends.
 func setup(ctx context.Context, opts *options) error {
-	config := runtimeclient.GetConfigOrDie(opts.client)
+	footprint.CollectEarly()
+	config, err := opts.access.config(ctx)
+	if err != nil {
+		return err
+	}
 	mgr, err := newManager(config, opts)
 	if err != nil {
 		return err
@@ -86,7 +94,7 @@ func runEmbedded(ctx context.Context, mgr ctrl.Manager, opts *options) error {
 
 func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(corev1.AddToScheme(scheme)) // not all of Kubernetes: memory
 	utilruntime.Must(infrav1.AddToScheme(scheme))
 	utilruntime.Must(sourcev1.AddToScheme(scheme))
 	return scheme
@@ -131,7 +139,17 @@ func newManager(config *rest.Config, opts *options) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("manager: %w", err)
 	}
 	probes.SetupChecks(mgr, ctrl.Log.WithName("setup"))
-	return mgr, nil
+	return mgr, mgr.Add(manager.RunnableFunc(shrink))
+}
+
+// shrink gives back the memory that starting took, once the objects have been looked at.
+func shrink(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-time.After(startTime):
+		footprint.Shrink()
+	}
+	return nil
 }
 
 // leaderID names the managers of which one works at a time: those with the same selector.

@@ -6,24 +6,18 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"time"
 
+	"github.com/terrace-dev/terrace/internal/footprint"
 	"github.com/terrace-dev/terrace/internal/pki"
 	"github.com/terrace-dev/terrace/runner"
 	"github.com/terrace-dev/terrace/runner/engine"
 )
 
-// collectAt is the garbage that the runner may have, in percent of what it uses:
-// there may be many runners, and none of them is in a hurry.
-const collectAt = 50
-
 // setup serves until the context ends, or nobody needs the runner any more.
 func setup(ctx context.Context, opts *options) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(collectAt)
-	}
+	footprint.CollectEarly()
 	log := newLogger(os.Stderr, opts.level)
 	adoptLogger(log)
 
@@ -49,8 +43,8 @@ func setup(ctx context.Context, opts *options) error {
 	}
 	server := runner.NewServer(executor, serverOptions(opts, cgroup{root: "/sys/fs/cgroup"}, keys, log))
 	log.Info("serving", "name", opts.name(), "address", listener.Addr().String(), "tools", len(executor.Tools()))
-	debug.FreeOSMemory() // what starting took
-	if err := server.Serve(ctx, listener, pki.ServerConfig(keys.source)); err != nil {
+	footprint.Shrink()
+	if err := server.Serve(ctx, listener, pki.ServerConfig(keys.source), interceptors()...); err != nil {
 		return err
 	}
 	log.Info("the runner ends")

@@ -33,6 +33,9 @@ const PhaseSource = "fetching the source"
 // maxUploads bounds how often a runner may ask for the same source in one operation.
 const maxUploads = 3
 
+// answered is how long only a call lasts that the runner answers: silence ends it sooner.
+const answered = time.Minute
+
 // maxRetryDelay bounds the delay between attempts to reach a runner.
 const maxRetryDelay = 15 * time.Second
 
@@ -77,7 +80,7 @@ func (t *Tracker[M]) notices(op *tracked[M], ended <-chan struct{}) {
 		case <-time.After(distance):
 		}
 		t.mu.Lock()
-		news := op.snapshot.WaitsFor + op.snapshot.Phase + op.snapshot.Resource
+		news := op.snapshot.WaitsFor + op.snapshot.Phase + op.snapshot.Resource + op.snapshot.SilentSince.String()
 		t.mu.Unlock()
 		if news != said {
 			said = news
@@ -196,12 +199,12 @@ func (t *Tracker[M]) reach(op *tracked[M], call func(context.Context) error) err
 			return err
 		}
 		switch {
-		case since.IsZero(), time.Since(began) > op.spec.Patience:
+		case since.IsZero(), time.Since(began) > min(answered, op.spec.Patience):
 			since, delay = time.Now(), t.options.RetryDelay
 		case time.Since(since) > op.spec.Patience:
 			return err
 		}
-		t.waits(op, err.Error())
+		t.silent(op, err, since)
 		select {
 		case <-t.context.Done():
 			return t.context.Err()
@@ -221,7 +224,15 @@ func (t *Tracker[M]) await(op *tracked[M]) error {
 }
 
 func (t *Tracker[M]) waits(op *tracked[M], what string) {
-	t.update(op, func(s *Snapshot[M]) { s.WaitsFor = what })
+	t.update(op, func(s *Snapshot[M]) { s.WaitsFor, s.SilentSince, s.PatientUntil = what, time.Time{}, time.Time{} })
+}
+
+// silent notes that the runner could not be called.
+func (t *Tracker[M]) silent(op *tracked[M], err error, since time.Time) {
+	t.waits(op, err.Error())
+	if !errors.Is(err, runner.ErrOverloaded) { // that is an answer
+		t.update(op, func(s *Snapshot[M]) { s.SilentSince, s.PatientUntil = since, since.Add(op.spec.Patience) })
+	}
 }
 
 // unavailable tells errors that another attempt may not see.

@@ -90,10 +90,15 @@ type Snapshot[M any] struct {
 	Meta M
 	// Visibility is the spec's.
 	Visibility Visibility
+	// Runner is the name of the runner.
+	Runner string
 	// StartedAt is when this manager began to follow the operation.
 	StartedAt time.Time
 	// WaitsFor is what keeps the runner from being called; empty while nothing does.
 	WaitsFor string
+	// SilentSince is when the runner stopped answering, PatientUntil when it is given
+	// up. Both are zero while it answers.
+	SilentSince, PatientUntil time.Time
 	// Phase is what the runner does now; empty before it said anything.
 	Phase string
 	// ResourcesDone counts finished actions on resources, Resource names the latest.
@@ -174,7 +179,7 @@ func (t *Tracker[M]) Follow(spec Spec[M]) bool {
 	spec.Patience = cmp.Or(spec.Patience, t.options.Unreachable)
 	op := &tracked[M]{spec: spec, snapshot: Snapshot[M]{
 		ID: spec.Request.GetId(), Type: spec.Request.GetType(),
-		Meta: spec.Meta, Visibility: spec.Visibility, StartedAt: time.Now(),
+		Meta: spec.Meta, Visibility: spec.Visibility, Runner: spec.Runner.Name(), StartedAt: time.Now(),
 	}}
 	t.operations[spec.UID] = op
 	t.running.Go(func() { t.follow(op) })

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // ErrorKind decides what happens to an object after an error.
@@ -95,9 +96,11 @@ func asError(err error) *Error {
 
 // IsTransient tells errors of the API machinery that say nothing about the
 // object: a conflict with another writer, an overloaded or restarting API server,
-// a cancelled context. They are tried again and not shown in conditions.
+// a lost connection to it, a cancelled context. They are tried again and not shown in
+// conditions.
 func IsTransient(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) ||
+		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

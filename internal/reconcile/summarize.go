@@ -92,7 +92,7 @@ func (s Summarizer) Summarize(result Result, err error) Summary {
 func MarkProgressing(obj conditions.Setter, result Result) {
 	conditions.MarkReconciling(obj, result.Reason, "%s", result.Message)
 	if !result.KeepReady || !conditions.Has(obj, meta.ReadyCondition) {
-		conditions.MarkUnknown(obj, meta.ReadyCondition, meta.ProgressingReason, "%s", "Reconciliation in progress")
+		conditions.MarkUnknown(obj, meta.ReadyCondition, meta.ProgressingReason, "%s", result.Message)
 	}
 }
 

@@ -41,9 +41,14 @@ func (p *Pool) create(ctx context.Context, design *corev1.Pod, idle time.Duratio
 	return pod, nil
 }
 
-// certify writes the Secret with a pod's certificate. One that is there already is
-// not looked at: nobody here may read it, and a wrong one shows in the handshake.
+// certify writes the Secret with a pod's certificate, if this installation gave out
+// its name. One that is there already is not looked at: nobody here may read it, and a
+// wrong one shows in the handshake.
 func (p *Pool) certify(ctx context.Context, name types.NamespacedName, uid types.UID) error {
+	issued, err := p.options.Authority.Issued(ctx, name.Namespace, name.Name)
+	if err != nil || !issued {
+		return err
+	}
 	leaf, err := p.options.Authority.Issue(ctx, serverName(name))
 	if err != nil {
 		return err

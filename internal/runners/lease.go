@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/operation"
 	"github.com/terrace-dev/terrace/internal/reconcile"
 	"github.com/terrace-dev/terrace/runner"
@@ -27,6 +28,9 @@ type lease struct {
 	pool    *Pool
 	pod     *pod
 	started bool // the runner may have the operation already
+	// deadline is when the pod has to be up. It outlasts calls of Await, since a
+	// container that ends again and again runs for a moment in between.
+	deadline time.Time
 
 	release sync.Once
 }
@@ -54,17 +58,25 @@ func (l *lease) Release() {
 
 // Await implements operation.Runner.
 func (l *lease) Await(ctx context.Context, report func(string)) error {
-	deadline := time.Now().Add(l.pool.options.StartTimeout)
+	if l.deadline.IsZero() {
+		l.deadline = time.Now().Add(l.pool.options.StartTimeout)
+	}
+	missing := time.After(l.certifyAfter())
 	for {
 		now, changed, reached := l.look()
 		switch {
 		case now.Phase == gone, now.Phase == ending && !l.started:
 			return l.lost(now)
 		case reached:
+			l.deadline = time.Time{}
 			return nil
 		case now.Phase != starting:
-			return l.connect(ctx)
-		case time.Now().After(deadline):
+			err := l.connect(ctx, changed)
+			if err != nil && isClosed(changed) {
+				continue // the pod is not any more what did not answer
+			}
+			return err
+		case time.Now().After(l.deadline):
 			return l.giveUp(ctx, now)
 		}
 		report(fmt.Sprintf("runner pod %s: %s", l.pod.name.Name, now.Message))
@@ -72,12 +84,24 @@ func (l *lease) Await(ctx context.Context, report func(string)) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-		case <-time.After(recertify):
+		case <-missing:
+			missing = time.After(recertify)
 			if err := l.pool.certify(ctx, l.pod.name, l.pod.uid); err != nil {
 				log.FromContext(ctx).Error(err, "the certificate of a runner could not be written yet", "pod", l.pod.name)
 			}
 		}
 	}
+}
+
+// certifyAfter is how long a pod that starts is waited for before its Secret is written
+// again: not at all if another manager made the pod, which may have ended in between.
+func (l *lease) certifyAfter() time.Duration {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	if l.pod.made {
+		return recertify
+	}
+	return 0
 }
 
 func (l *lease) look() (now state, changed <-chan struct{}, reached bool) {
@@ -118,12 +142,42 @@ func (l *lease) giveUp(ctx context.Context, now state) error {
 	return reconcile.Retry(now.Reason, errors.New(text))
 }
 
-// connect returns when the runner answers, or says that it does not.
-func (l *lease) connect(ctx context.Context) error {
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// connect returns when the runner answers, or says that it does not. A change of the
+// pod ends the attempt.
+func (l *lease) connect(ctx context.Context, changed <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
+	go func() {
+		select {
+		case <-changed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	_, err := l.pool.connect(ctx, l.pod)
+	if err != nil && l.strange() {
+		return reconcile.Retry(infrav1.RunnerUnreachableReason, fmt.Errorf(
+			"whoever answers for runner pod %s does not have the certificate that was made for it, so the pod is replaced; has its Secret been tampered with? %s", l.pod.name, err.Error()))
+	}
 	return err
+}
+
+// strange says whether waiting for the runner is in vain: it was never reached, and
+// somebody else is in its place. One that was reached before, or may have the
+// operation, is waited for.
+func (l *lease) strange() bool {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	return !l.started && !l.pod.served && l.pod.client != nil && l.pod.client.Stranger()
 }
 
 // connect dials the pod, if nobody did, and returns what its runner says of itself.
@@ -139,10 +193,13 @@ func (p *Pool) connect(ctx context.Context, k *pod) (*runnerpb.HandshakeResponse
 		return nil, fmt.Errorf("runner pod %s: %w", k.name, runner.ErrUnavailable)
 	}
 	k.reached = err == nil
-	k.served = k.served || k.reached
 	if err != nil {
 		return nil, fmt.Errorf("runner pod %s: %w", k.name, err)
 	}
+	if !k.served {
+		log.FromContext(ctx).Info("a runner answers for the first time", "pod", k.name.Name)
+	}
+	k.served = true
 	p.poke()
 	return said, nil
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,6 +83,7 @@ func Labels(manager string) map[string]string {
 type Pool struct {
 	options Options
 	wake    chan struct{} // there is something for the loop to look at
+	synced  chan struct{} // closed when all pods that are there are known
 
 	creating singleflight.Group // by group
 
@@ -93,7 +95,7 @@ type Pool struct {
 func New(options Options) *Pool {
 	options.StartTimeout = cmp.Or(options.StartTimeout, DefaultStartTimeout)
 	return &Pool{
-		options: options, wake: make(chan struct{}, 1), pods: map[types.NamespacedName]*pod{},
+		options: options, wake: make(chan struct{}, 1), synced: make(chan struct{}), pods: map[types.NamespacedName]*pod{},
 	}
 }
 
@@ -114,6 +116,7 @@ type pod struct {
 	idleSince time.Time
 	retiring  bool // no new operation comes here
 	served    bool // it has answered before
+	made      bool // by this pool, with its Secret
 
 	client     *runner.Client
 	reached    bool      // the latest call to it was answered
@@ -142,7 +145,10 @@ func (p *Pool) Start(ctx context.Context) error {
 		return fmt.Errorf("watching runner pods: %w", err)
 	}
 	defer func() { _ = informer.RemoveEventHandler(registration) }()
-	p.loop(ctx)
+	if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		close(p.synced)
+		p.loop(ctx)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, known := range p.pods {
@@ -240,12 +246,21 @@ func (p *Pool) Runner(ctx context.Context, obj *infrav1.Terraform) (operation.Ru
 	if err != nil {
 		return nil, err
 	}
+	select { // a manager that has just started must not overlook a warm runner
+	case <-p.synced:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	idle := obj.Spec.Runner.GetIdleTimeout()
-	if found := p.lease(obj.Namespace, group, idle); found != nil {
+	if found, err := p.lease(ctx, obj.Namespace, group, idle); err != nil {
+		return nil, err
+	} else if found != nil {
 		return found, nil
 	}
 	made, err, _ := p.creating.Do(obj.Namespace+"/"+group, func() (any, error) {
-		if found := p.lease(obj.Namespace, group, idle); found != nil {
+		if found, err := p.lease(ctx, obj.Namespace, group, idle); err != nil {
+			return nil, err
+		} else if found != nil {
 			found.Release()
 			return found.pod, nil
 		}
@@ -256,7 +271,9 @@ func (p *Pool) Runner(ctx context.Context, obj *infrav1.Terraform) (operation.Ru
 		log.FromContext(ctx).Info("created a runner pod", "pod", created.Name)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.known(created), nil
+		known := p.known(created)
+		known.made = true
+		return known, nil
 	})
 	if err != nil {
 		return nil, err
@@ -270,21 +287,52 @@ func (p *Pool) Runner(ctx context.Context, obj *infrav1.Terraform) (operation.Ru
 	return p.take(known, idle), nil
 }
 
-// lease takes a pod of the group that is there already, the latest one; nil if there is none.
-func (p *Pool) lease(namespace, group string, idle time.Duration) *lease {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var best *pod
-	for _, known := range p.pods {
-		fits := known.name.Namespace == namespace && known.group == group && !known.retiring && known.state.Phase <= running
-		if fits && (best == nil || known.created.After(best.created)) {
-			best = known
+// lease takes a pod of the group that is there already, the latest one; nil if there
+// is none. Labels make no runner: whoever may create pods in the namespace can copy
+// them. So only pods whose name this installation gave out count.
+func (p *Pool) lease(ctx context.Context, namespace, group string, idle time.Duration) (*lease, error) {
+	for _, known := range p.candidates(namespace, group) {
+		issued, err := p.options.Authority.Issued(ctx, namespace, known.name.Name)
+		if err != nil {
+			return nil, err
+		}
+		if !issued {
+			continue
+		}
+		if leased := p.takeIf(known, group, idle); leased != nil {
+			return leased, nil
 		}
 	}
-	if best == nil {
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// candidates are the pods of the group, the latest first.
+func (p *Pool) candidates(namespace, group string) []*pod {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var found []*pod
+	for _, known := range p.pods {
+		if known.name.Namespace == namespace && known.fits(group) {
+			found = append(found, known)
+		}
+	}
+	slices.SortFunc(found, func(a, b *pod) int { return b.created.Compare(a.created) })
+	return found
+}
+
+// takeIf makes a lease of a pod if it still fits, else nil.
+func (p *Pool) takeIf(known *pod, group string, idle time.Duration) *lease {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !known.fits(group) {
 		return nil
 	}
-	return p.take(best, idle)
+	return p.take(known, idle)
+}
+
+// fits says whether the pod takes another operation of the group; the caller holds the lock.
+func (k *pod) fits(group string) bool {
+	return k.group == group && !k.retiring && k.state.Phase <= running
 }
 
 // take makes a lease; the caller holds the lock.

@@ -9,12 +9,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/operation"
+	"github.com/terrace-dev/terrace/internal/pki"
 	"github.com/terrace-dev/terrace/internal/reconcile"
 )
 
@@ -226,7 +229,8 @@ func TestPodsThatDoNotStart(t *testing.T) {
 			},
 			reason: infrav1.PodUnschedulableReason, want: "3 Insufficient cpu",
 		},
-		"no image": {image: "absent:1", reason: infrav1.ImagePullFailedReason, want: "image absent:1"},
+		"a runner that ends again and again": {image: crashing, reason: infrav1.RunnerFailedReason, want: "exit code 1"},
+		"no image":                           {image: "absent:1", reason: infrav1.ImagePullFailedReason, want: "image absent:1"},
 		"a runner that does not start": {
 			hinder: func(l *lab) func() { return suite.kubelet.Hold(l.namespace) },
 			reason: infrav1.RunnerStartingReason, want: "did not start within",
@@ -341,6 +345,75 @@ func TestALostSecretIsWrittenAgain(t *testing.T) {
 	if err := l.await(leased); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestPodsWithOurLabelsThatNobodyHereMadeGetNothing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	release := suite.kubelet.Hold(l.namespace) // without it the forged pod would have to be played
+	defer release()
+	own := l.lease(nil)
+	made := l.pods()[own.Name()]
+	for _, name := range []string{"terrace-runner-aaaaaaaaaa-bbbbbbbbbb", "z"} {
+		forged := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: name, Labels: made.Labels, Annotations: made.Annotations}, Spec: *made.Spec.DeepCopy(),
+		}
+		forged.Spec.NodeName = ""
+		if err := suite.client.Create(l.ctx, forged); err != nil {
+			t.Fatal(err)
+		}
+		l.eventually("the pod to be seen", func() bool {
+			l.pool.mu.Lock()
+			defer l.pool.mu.Unlock()
+			return l.pool.pods[l.key(name)] != nil
+		})
+		if again := l.lease(nil); again.Name() != own.Name() {
+			t.Errorf("got runner %s, which somebody else made", again.Name())
+		}
+		if err := l.pool.certify(l.ctx, l.key(name), forged.UID); err != nil {
+			t.Error(err)
+		}
+		if err := suite.client.Get(l.ctx, l.key(name), &corev1.Secret{}); !apierrors.IsNotFound(err) {
+			t.Errorf("pod %s was given a certificate: %v", name, err)
+		}
+	}
+}
+
+func TestAPodWhoseSecretIsSomebodyElsesIsGivenUp(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, nil)
+	release := suite.kubelet.Unschedulable(l.namespace, "wait") // before the Secret is mounted
+	defer release()
+	leased := l.lease(nil)
+	l.remove(&corev1.Secret{}, leased.Name())
+	other, err := pki.NewCA(clock.RealClock{}, pki.Lives{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := other.IssueServer(serverName(l.key(leased.Name())), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := pki.MarshalLeaf(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: leased.Name()},
+		Data:       map[string][]byte{"tls.crt": certificate, "tls.key": key, "ca.crt": other.Bundle()},
+	}
+	if err := suite.client.Create(l.ctx, secret); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if err := l.await(leased); reconcile.ReasonOf(err) != infrav1.RunnerUnreachableReason || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("error = %v (%s)", err, reconcile.ReasonOf(err))
+	}
+	leased.Release()
+	if again := l.ready(nil); again.Name() == leased.Name() {
+		t.Error("the pod was leased again")
+	}
+	l.eventuallyGone(leased.Name())
 }
 
 func TestAbandonedHosts(t *testing.T) {

@@ -31,6 +31,7 @@ import (
 
 const (
 	image     = "terrace-runner:test"
+	crashing  = "crashing:1" // ends at once
 	patience  = time.Minute
 	namespace = "terrace-system" // of the managers
 )
@@ -78,7 +79,7 @@ func runSuite(m *testing.M) (code int, err error) {
 	}
 	suite.kubelet, err = kubelet.Start(context.Background(), kubelet.Options{
 		Config: suite.plane.Config, Dir: filepath.Join(dir, "kubelet"),
-		Programs: map[string][]string{image: {program}}, Env: map[string]string{"PATH": "/usr/bin:/bin"},
+		Programs: map[string][]string{image: {program}, crashing: {"/bin/false"}}, Env: map[string]string{"PATH": "/usr/bin:/bin"},
 	})
 	if err != nil {
 		return 1, err

@@ -27,11 +27,14 @@ const (
 	renew         // the certificate of a runner
 )
 
-// loop does the chores of the pods, each when it is due, until the context ends.
+// loop does the chores of the pods, each when it is due, until the context ends. One
+// that takes its time does not hold up the others.
 func (p *Pool) loop(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
 	for {
 		changed := p.options.Authority.Changed()
-		next := p.tend(ctx)
+		next := p.tend(ctx, &work)
 		timer := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
@@ -45,8 +48,8 @@ func (p *Pool) loop(ctx context.Context) {
 	}
 }
 
-// tend does what is due and returns the time until something is due again.
-func (p *Pool) tend(ctx context.Context) time.Duration {
+// tend begins what is due and returns the time until something is due again.
+func (p *Pool) tend(ctx context.Context, work *sync.WaitGroup) time.Duration {
 	now, next := time.Now(), time.Hour
 	due := map[*pod]chore{}
 	p.mu.Lock()
@@ -70,7 +73,6 @@ func (p *Pool) tend(ctx context.Context) time.Duration {
 		due[k] = what
 	}
 	p.mu.Unlock()
-	var work sync.WaitGroup
 	for k, what := range due {
 		work.Go(func() {
 			if err := p.do(ctx, k, what); err != nil && ctx.Err() == nil {
@@ -78,7 +80,6 @@ func (p *Pool) tend(ctx context.Context) time.Duration {
 			}
 		})
 	}
-	work.Wait()
 	return next
 }
 

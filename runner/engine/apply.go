@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/terraform-exec/tfexec"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -231,7 +231,7 @@ func (op *operation) warnOfSize(ctx context.Context) {
 		return
 	}
 	secret := &corev1.Secret{}
-	if op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, secret) != nil {
+	if op.client.Get(ctx, types.NamespacedName{Namespace: op.object.Namespace, Name: op.stateSecret()}, secret) != nil {
 		return
 	}
 	if size := len(secret.Data["tfstate"]); size > stateWarning {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/terraform-exec/tfexec"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -83,8 +83,8 @@ func (op *operation) nothingToDestroy(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	secret := &corev1.Secret{}
-	err = op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: op.stateSecret()}, secret)
-	if client.IgnoreNotFound(err) != nil {
+	err = op.client.Get(ctx, types.NamespacedName{Namespace: op.object.Namespace, Name: op.stateSecret()}, secret)
+	if ignoreNotFound(err) != nil {
 		return false, err
 	}
 	owner := ""

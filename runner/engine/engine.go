@@ -18,15 +18,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner"
@@ -70,7 +63,6 @@ type Engine struct {
 	*runner.SourceStore
 	options Options
 	tools   map[string]*tool
-	scheme  *runtime.Scheme
 	started time.Time
 	cache   chan struct{} // taken by who fills a provider cache that its tool does not lock
 }
@@ -94,10 +86,7 @@ func New(ctx context.Context, options Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{SourceStore: sources, options: options, tools: map[string]*tool{}, scheme: runtime.NewScheme(), started: time.Now(), cache: make(chan struct{}, 1)}
-	if err := errors.Join(clientgoscheme.AddToScheme(e.scheme), infrav1.AddToScheme(e.scheme)); err != nil {
-		return nil, err
-	}
+	e := &Engine{SourceStore: sources, options: options, tools: map[string]*tool{}, started: time.Now(), cache: make(chan struct{}, 1)}
 	if e.options.CLIConfig == "" {
 		e.options.CLIConfig = filepath.Join(options.Directory, "cli.tfrc")
 		if err := os.WriteFile(e.options.CLIConfig, []byte("disable_checkpoint = true\n"), 0o644); err != nil { //nolint:gosec // holds no secret
@@ -234,7 +223,7 @@ type operation struct {
 	report  runner.Reporter
 	object  *infrav1.Terraform
 	config  *rest.Config
-	client  client.Client
+	client  *access
 	dir     string // everything of this object
 
 	secrets  []string // what to hide
@@ -262,7 +251,7 @@ func (e *Engine) newOperation(ctx context.Context, request *runnerpb.StartOperat
 	if err != nil {
 		return nil, retry(infrav1.RunnerFailedReason, err, "API access of ServiceAccount %s/%s", object.Namespace, object.Spec.Runner.GetServiceAccountName())
 	}
-	c, err := client.New(config, client.Options{Scheme: e.scheme, Mapper: mapper()})
+	c, err := newAccess(config)
 	if err != nil {
 		return nil, retry(infrav1.RunnerFailedReason, err, "API client of ServiceAccount %s/%s", object.Namespace, object.Spec.Runner.GetServiceAccountName())
 	}
@@ -272,21 +261,6 @@ func (e *Engine) newOperation(ctx context.Context, request *runnerpb.StartOperat
 	}
 	op.report = redactedReporter{op: op, to: report}
 	return op, os.MkdirAll(op.dir, 0o700)
-}
-
-// mapper knows the kinds that the engine works with, so that a client need not
-// ask the API server for them at every operation.
-func mapper() apimeta.RESTMapper {
-	m := apimeta.NewDefaultRESTMapper(nil)
-	for _, kind := range []schema.GroupVersionKind{
-		corev1.SchemeGroupVersion.WithKind("Secret"),
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-		coordinationv1.SchemeGroupVersion.WithKind("Lease"),
-		infrav1.GroupVersion.WithKind(infrav1.TerraformKind),
-	} {
-		m.Add(kind, apimeta.RESTScopeNamespace)
-	}
-	return m
 }
 
 func (op *operation) run(ctx context.Context) (*runnerpb.Result, error) {
@@ -302,7 +276,7 @@ func (op *operation) run(ctx context.Context) (*runnerpb.Result, error) {
 	case runnerpb.OperationType_OPERATION_TYPE_SHOW_PLAN:
 		return op.showPlan(ctx)
 	case runnerpb.OperationType_OPERATION_TYPE_FORGET:
-		return succeeded(), errors.Join(Release(ctx, op.client, op.object), os.RemoveAll(op.dir))
+		return succeeded(), errors.Join(release(ctx, op.client, op.object), os.RemoveAll(op.dir))
 	default:
 		return nil, terminal(infrav1.InvalidSpecReason, "operation type %s is not known to this runner", op.request.GetType())
 	}

@@ -12,8 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 )
@@ -54,7 +52,7 @@ func (op *operation) guardState(ctx context.Context) error {
 // whether it bears the finalizer.
 func (op *operation) markState(ctx context.Context, guarded bool) (bool, error) {
 	secret := secretMeta(op.object.Namespace, op.stateSecret())
-	err := op.client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
+	err := op.client.Get(ctx, keyOf(secret), secret)
 	if apierrors.IsNotFound(err) {
 		return guarded, op.createState(ctx, guarded)
 	}
@@ -70,18 +68,17 @@ func (op *operation) markState(ctx context.Context, guarded bool) (bool, error) 
 	}
 	if !secret.DeletionTimestamp.IsZero() {
 		op.warnGoing(secret, "the state")
-		return controllerutil.ContainsFinalizer(secret, infrav1.StateFinalizer), nil
+		return hasFinalizer(secret), nil
 	}
-	before := secret.DeepCopy()
 	changed := secret.Annotations[ownerAnnotation] != op.object.Name
 	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, ownerAnnotation, op.object.Name)
 	if guarded {
-		changed = controllerutil.AddFinalizer(secret, infrav1.StateFinalizer) || changed
+		changed = addFinalizer(secret) || changed
 	} else {
-		changed = controllerutil.RemoveFinalizer(secret, infrav1.StateFinalizer) || changed
+		changed = dropFinalizer(secret) || changed
 	}
 	if changed {
-		err = op.client.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		err = op.client.Annotate(ctx, secret, map[string]any{ownerAnnotation: op.object.Name})
 	}
 	return guarded, err
 }
@@ -108,20 +105,20 @@ func (op *operation) createState(ctx context.Context, guarded bool) error {
 
 // otherOwner is the name of another object that keeps its state in the Secret; ""
 // when none does. One that is gone, or that moved its state elsewhere, does not count.
-func (op *operation) otherOwner(ctx context.Context, secret client.Object) (string, error) {
+func (op *operation) otherOwner(ctx context.Context, secret object) (string, error) {
 	name := secret.GetAnnotations()[ownerAnnotation]
 	if name == "" || name == op.object.Name {
 		return "", nil
 	}
 	other := &infrav1.Terraform{}
-	err := op.client.Get(ctx, client.ObjectKey{Namespace: op.object.Namespace, Name: name}, other)
+	err := op.client.Get(ctx, types.NamespacedName{Namespace: op.object.Namespace, Name: name}, other)
 	if apierrors.IsNotFound(err) || err == nil && (!other.UsesKubernetesBackend() || stateSecret(other) != secret.GetName()) {
 		return "", nil
 	}
 	return name, err
 }
 
-func (op *operation) warnGoing(secret client.Object, what string) {
+func (op *operation) warnGoing(secret object, what string) {
 	if !op.object.DeletionTimestamp.IsZero() {
 		return // the object goes as well
 	}
@@ -131,35 +128,28 @@ func (op *operation) warnGoing(secret client.Object, what string) {
 }
 
 func secretMeta(namespace, name string) *metav1.PartialObjectMetadata {
-	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	return secret
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
 // removeFinalizer lets go of a Secret; what others hold on to is theirs.
-func removeFinalizer(ctx context.Context, c client.Writer, secret client.Object) error {
-	before, ok := secret.DeepCopyObject().(client.Object)
-	if !ok || !controllerutil.RemoveFinalizer(secret, infrav1.StateFinalizer) {
+func removeFinalizer(ctx context.Context, c *access, secret object) error {
+	if !dropFinalizer(secret) {
 		return nil
 	}
-	err := c.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	return client.IgnoreNotFound(err)
+	return ignoreNotFound(c.Annotate(ctx, secret, nil))
 }
 
 // leaveState gives up a state that stays: any object may adopt it.
-func leaveState(ctx context.Context, c client.Client, object *infrav1.Terraform, name string) error {
+func leaveState(ctx context.Context, c *access, object *infrav1.Terraform, name string) error {
 	secret := secretMeta(object.Namespace, name)
-	if err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := c.Get(ctx, keyOf(secret), secret); err != nil {
+		return ignoreNotFound(err)
 	}
 	if secret.Annotations[ownerAnnotation] != object.Name {
 		return nil
 	}
-	before := secret.DeepCopy()
-	delete(secret.Annotations, ownerAnnotation)
-	controllerutil.RemoveFinalizer(secret, infrav1.StateFinalizer)
-	err := c.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-	return client.IgnoreNotFound(err)
+	dropFinalizer(secret)
+	return ignoreNotFound(c.Annotate(ctx, secret, map[string]any{ownerAnnotation: nil}))
 }
 
 // leaveOldState gives up the state's Secret when the object moves on to another place.
@@ -171,16 +161,15 @@ func (op *operation) leaveOldState(ctx context.Context) error {
 	return leaveState(ctx, op.client, op.object, name)
 }
 
-// Release lets go of what the runner kept for a Terraform object whose resources
+// release lets go of what the runner kept for a Terraform object whose resources
 // stay: the states stay without their finalizers, free to be adopted, and the
 // record goes. A record that holds the only copy of a state stays too. It may be
 // called whenever nothing works on the object any more, also after it is gone;
-// what belongs to a later object of the same name is left alone. The client's
-// scheme has to know this group's kinds.
-func Release(ctx context.Context, c client.Client, object *infrav1.Terraform) error {
+// what belongs to a later object of the same name is left alone.
+func release(ctx context.Context, c *access, object *infrav1.Terraform) error {
 	later := &infrav1.Terraform{}
-	err := c.Get(ctx, client.ObjectKeyFromObject(object), later)
-	if client.IgnoreNotFound(err) != nil {
+	err := c.Get(ctx, keyOf(object), later)
+	if ignoreNotFound(err) != nil {
 		return err
 	}
 	replaced := err == nil && later.UID != object.UID
@@ -191,7 +180,7 @@ func Release(ctx context.Context, c client.Client, object *infrav1.Terraform) er
 	return errors.Join(err, releaseStates(ctx, c, object))
 }
 
-func releaseRecord(ctx context.Context, c client.Client, object *infrav1.Terraform, replaced bool) error {
+func releaseRecord(ctx context.Context, c *access, object *infrav1.Terraform, replaced bool) error {
 	secrets, err := listSecrets(ctx, c, object.Namespace, recordLabels(object))
 	if err != nil {
 		return err
@@ -203,16 +192,15 @@ func releaseRecord(ctx context.Context, c client.Client, object *infrav1.Terrafo
 		if !strings.HasPrefix(secret.Name, RecordName(object.Name)) || onlyCopy && replaced || !ownedBy(secret, object.UID) {
 			continue
 		}
-		secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 		errs = append(errs, removeFinalizer(ctx, c, secret))
 		if !onlyCopy {
-			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, secret)))
+			errs = append(errs, c.Delete(ctx, secret, ""))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func releaseStates(ctx context.Context, c client.Client, object *infrav1.Terraform) error {
+func releaseStates(ctx context.Context, c *access, object *infrav1.Terraform) error {
 	secrets, err := listSecrets(ctx, c, object.Namespace, map[string]string{"tfstate": "true"})
 	if err != nil {
 		return err
@@ -226,20 +214,19 @@ func releaseStates(ctx context.Context, c client.Client, object *infrav1.Terrafo
 	return errors.Join(errs...)
 }
 
-func releaseState(ctx context.Context, c client.Client, object *infrav1.Terraform, name string) error {
+func releaseState(ctx context.Context, c *access, object *infrav1.Terraform, name string) error {
 	if err := leaveState(ctx, c, object, name); err != nil {
 		return err
 	}
 	secret := &corev1.Secret{}
 	err := c.Get(ctx, types.NamespacedName{Namespace: object.Namespace, Name: name}, secret)
 	if err != nil || len(secret.Data[stateKey]) > 0 {
-		return client.IgnoreNotFound(err)
+		return ignoreNotFound(err)
 	}
-	return client.IgnoreNotFound(c.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})) // no tool ever began a state in it
+	return c.Delete(ctx, secret, secret.UID) // no tool ever began a state in it
 }
 
-func listSecrets(ctx context.Context, c client.Reader, namespace string, labels map[string]string) (*metav1.PartialObjectMetadataList, error) {
+func listSecrets(ctx context.Context, c *access, namespace string, labels map[string]string) (*metav1.PartialObjectMetadataList, error) {
 	secrets := &metav1.PartialObjectMetadataList{}
-	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
-	return secrets, c.List(ctx, secrets, client.InNamespace(namespace), client.MatchingLabels(labels))
+	return secrets, c.List(ctx, secrets, namespace, labels)
 }

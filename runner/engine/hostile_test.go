@@ -255,7 +255,7 @@ output "published" { value = "at ${var.url}" }
 	if applied.GetFailure().GetReason() != infrav1.ApplyFailedReason {
 		t.Fatalf("result = %v, want a failed apply", applied)
 	}
-	saved, err := engine.LoadPlan(t.Context(), l.client, l.namespace, "hide")
+	saved, err := engine.LoadPlan(t.Context(), cluster.Config, l.namespace, "hide")
 	if err == nil && saved != nil {
 		planReport.add(saved.Text + string(saved.Changes))
 	}

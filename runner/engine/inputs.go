@@ -13,7 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 )
@@ -247,7 +247,7 @@ func (r *resolver) object(ctx context.Context, field string, kind infrav1.Config
 	if data, found := r.read[id]; found {
 		return data, nil
 	}
-	key := client.ObjectKey{Namespace: r.op.object.Namespace, Name: name}
+	key := types.NamespacedName{Namespace: r.op.object.Namespace, Name: name}
 	data := map[string][]byte{}
 	var err error
 	if kind == infrav1.SecretKind {
@@ -280,7 +280,7 @@ func (r *resolver) object(ctx context.Context, field string, kind infrav1.Config
 // namespace: its published value, else its output Secret.
 func (r *resolver) terraformOutput(ctx context.Context, field string, ref *infrav1.TerraformOutputReference) (json.RawMessage, error) {
 	from := &infrav1.Terraform{}
-	err := r.op.client.Get(ctx, client.ObjectKey{Namespace: r.op.object.Namespace, Name: ref.Name}, from)
+	err := r.op.client.Get(ctx, types.NamespacedName{Namespace: r.op.object.Namespace, Name: ref.Name}, from)
 	if apierrors.IsNotFound(err) {
 		return nil, waiting("Terraform %s/%s not found (%s)", r.op.object.Namespace, ref.Name, field)
 	}

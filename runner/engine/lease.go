@@ -7,7 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -18,8 +18,8 @@ import (
 const lockInfoAnnotation = "app.terraform.io/lock-info"
 
 // lease is the name of the Lease with which the kubernetes backend locks the state.
-func (op *operation) lease() client.ObjectKey {
-	return client.ObjectKey{Namespace: op.object.Namespace, Name: "lock-" + op.stateSecret()}
+func (op *operation) lease() types.NamespacedName {
+	return types.NamespacedName{Namespace: op.object.Namespace, Name: "lock-" + op.stateSecret()}
 }
 
 // leaseLock reads the kubernetes backend's lock itself: a tool tells nothing of
@@ -61,7 +61,7 @@ func writtenAt(lease *coordinationv1.Lease) time.Time {
 func (op *operation) releaseLease(ctx context.Context, id string) (bool, error) {
 	lease := &coordinationv1.Lease{}
 	if err := op.client.Get(ctx, op.lease(), lease); err != nil {
-		return false, client.IgnoreNotFound(err)
+		return false, ignoreNotFound(err)
 	}
 	if !isHeld(lease) || *lease.Spec.HolderIdentity != id {
 		return false, nil

@@ -97,7 +97,7 @@ func TestASavedPlanIsAppliedByAnotherRunnerAndNoOtherPlanIs(t *testing.T) {
 	plan := l.plan(object, &runnerpb.PlanOptions{Save: true})
 	l.wantProcesses("init", "plan", "show", "show")
 
-	saved, err := engine.LoadPlan(t.Context(), l.client, l.namespace, "saved")
+	saved, err := engine.LoadPlan(t.Context(), cluster.Config, l.namespace, "saved")
 	if err != nil || saved == nil {
 		t.Fatalf("the saved plan cannot be read: %v", err)
 	}

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -168,7 +167,7 @@ func (op *operation) targetData(target *infrav1.OutputTarget) (map[string][]byte
 }
 
 // newTarget makes the object for a target.
-func (op *operation) newTarget(target infrav1.OutputTarget) client.Object {
+func (op *operation) newTarget(target infrav1.OutputTarget) object {
 	m := metav1.ObjectMeta{Namespace: op.object.Namespace, Name: target.Name}
 	if target.Kind == infrav1.ConfigMapKind {
 		return &corev1.ConfigMap{ObjectMeta: m}
@@ -176,7 +175,7 @@ func (op *operation) newTarget(target infrav1.OutputTarget) client.Object {
 	return &corev1.Secret{ObjectMeta: m}
 }
 
-func setData(object client.Object, data map[string][]byte) {
+func setData(object object, data map[string][]byte) {
 	switch o := object.(type) {
 	case *corev1.Secret:
 		o.Data = data
@@ -197,7 +196,7 @@ func (op *operation) writeTarget(ctx context.Context, target *infrav1.OutputTarg
 		return err
 	}
 	object := op.newTarget(*target)
-	err = op.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+	err = op.client.Get(ctx, keyOf(object), object)
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {
 		return retry(infrav1.OutputsFailedReason, err, "spec.outputs: %s %q", target.Kind, target.Name)
@@ -232,14 +231,14 @@ func (op *operation) writeTarget(ctx context.Context, target *infrav1.OutputTarg
 }
 
 // sameOutputs compares what we write, so that nothing is written twice.
-func sameOutputs(before, after client.Object) bool {
+func sameOutputs(before, after object) bool {
 	if !maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) {
 		return false
 	}
 	return maps.EqualFunc(getData(before), getData(after), bytes.Equal)
 }
 
-func getData(object client.Object) map[string][]byte {
+func getData(object object) map[string][]byte {
 	switch o := object.(type) {
 	case *corev1.Secret:
 		return o.Data
@@ -257,7 +256,7 @@ func getData(object client.Object) map[string][]byte {
 }
 
 // owns says whether the runner made that Secret or ConfigMap for this object.
-func (op *operation) owns(object client.Object) bool {
+func (op *operation) owns(object object) bool {
 	for key, value := range op.labels("outputs") {
 		if object.GetLabels()[key] != value {
 			return false
@@ -268,7 +267,7 @@ func (op *operation) owns(object client.Object) bool {
 
 func (op *operation) deleteTarget(ctx context.Context, target infrav1.OutputTarget) error {
 	object := op.newTarget(target)
-	err := op.client.Get(ctx, client.ObjectKeyFromObject(object), object)
+	err := op.client.Get(ctx, keyOf(object), object)
 	if apierrors.IsNotFound(err) || err == nil && !op.owns(object) {
 		return nil
 	}
@@ -276,8 +275,8 @@ func (op *operation) deleteTarget(ctx context.Context, target infrav1.OutputTarg
 		return err
 	}
 	uid := object.GetUID()
-	err = op.client.Delete(ctx, object, client.Preconditions{UID: &uid})
-	return client.IgnoreNotFound(err)
+	err = op.client.Delete(ctx, object, uid)
+	return ignoreNotFound(err)
 }
 
 // cleanUp removes what the runner made for an object whose resources are
@@ -313,14 +312,13 @@ func (op *operation) cleanUp(ctx context.Context) error {
 // Terraform splits large states, so that there may be several Secrets.
 func (op *operation) deleteState(ctx context.Context) error {
 	state := secretMeta(op.object.Namespace, op.stateSecret())
-	if err := op.client.Get(ctx, client.ObjectKeyFromObject(state), state); client.IgnoreNotFound(err) != nil {
+	if err := op.client.Get(ctx, keyOf(state), state); ignoreNotFound(err) != nil {
 		return err
 	}
 	if owner, err := op.otherOwner(ctx, state); owner != "" || err != nil {
 		return err // another object's state, and its lock
 	}
-	secrets := &corev1.SecretList{}
-	err := op.client.List(ctx, secrets, client.InNamespace(op.object.Namespace), client.MatchingLabels{
+	secrets, err := listSecrets(ctx, op.client, op.object.Namespace, map[string]string{
 		"tfstate": "true", "tfstateSecretSuffix": op.object.GetSecretSuffix(), "tfstateWorkspace": op.object.GetWorkspace(),
 	})
 	if err != nil {
@@ -328,11 +326,11 @@ func (op *operation) deleteState(ctx context.Context) error {
 	}
 	for i := range secrets.Items {
 		secret := &secrets.Items[i]
-		err := errors.Join(removeFinalizer(ctx, op.client, secret), client.IgnoreNotFound(op.client.Delete(ctx, secret)))
+		err := errors.Join(removeFinalizer(ctx, op.client, secret), op.client.Delete(ctx, secret, ""))
 		if err != nil {
 			return err
 		}
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: op.object.Namespace, Name: op.lease().Name}}
-	return client.IgnoreNotFound(op.client.Delete(ctx, lease))
+	return op.client.Delete(ctx, lease, "")
 }

@@ -21,8 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"k8s.io/client-go/rest"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/runnerpb"
@@ -186,9 +185,9 @@ func RecordName(object string) string {
 
 // loadRecord reads an object's record; a new one is begun where there is none.
 // A damaged record is an error: it may hold the only copy of a state.
-func loadRecord(ctx context.Context, c client.Reader, namespace, name string) (*record, error) {
+func loadRecord(ctx context.Context, c *access, namespace, name string) (*record, error) {
 	head := &corev1.Secret{}
-	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: RecordName(name)}, head)
+	err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: RecordName(name)}, head)
 	if apierrors.IsNotFound(err) {
 		r := &record{Key: make([]byte, 32)}
 		_, err := rand.Read(r.Key)
@@ -202,7 +201,7 @@ func loadRecord(ctx context.Context, c client.Reader, namespace, name string) (*
 	parts = min(parts, maxParts)
 	for i := 1; i < parts; i++ {
 		part := &corev1.Secret{}
-		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: partName(head, i)}, part); err != nil {
+		if err := c.Get(ctx, types.NamespacedName{Namespace: namespace, Name: partName(head, i)}, part); err != nil {
 			return nil, fmt.Errorf("reading part %d of %d of the record: %w", i+1, parts, err)
 		}
 		packed = append(packed, part.Data[recordKey]...)
@@ -309,9 +308,9 @@ func (r *record) finalizers(old *corev1.Secret) []string {
 		}
 	}
 	if r.Guarded && !r.Destroyed {
-		controllerutil.AddFinalizer(secret, infrav1.StateFinalizer)
+		addFinalizer(secret)
 	} else {
-		controllerutil.RemoveFinalizer(secret, infrav1.StateFinalizer)
+		dropFinalizer(secret)
 	}
 	return secret.Finalizers
 }
@@ -333,13 +332,13 @@ func (op *operation) deleteParts(ctx context.Context, head *corev1.Secret) error
 // deletePart removes a part of an earlier record; no finalizer of it is anybody else's.
 func (op *operation) deletePart(ctx context.Context, head *corev1.Secret, name string) error {
 	part := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: head.Namespace, Name: name}}
-	if controllerutil.ContainsFinalizer(head, infrav1.StateFinalizer) {
-		err := op.client.Patch(ctx, part, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+	if hasFinalizer(head) {
+		err := op.client.Patch(ctx, part, map[string]any{"metadata": map[string]any{"finalizers": nil}})
 		if err != nil {
-			return client.IgnoreNotFound(err)
+			return ignoreNotFound(err)
 		}
 	}
-	return client.IgnoreNotFound(op.client.Delete(ctx, part))
+	return op.client.Delete(ctx, part, "")
 }
 
 // recordSecret is owned by the object, so that it goes when the object goes;
@@ -412,7 +411,15 @@ type Plan struct {
 }
 
 // LoadPlan reads the plan that waits for the approval of a Terraform object; nil when none does.
-func LoadPlan(ctx context.Context, c client.Reader, namespace, name string) (*Plan, error) {
+func LoadPlan(ctx context.Context, config *rest.Config, namespace, name string) (*Plan, error) {
+	c, err := newAccess(config)
+	if err != nil {
+		return nil, err
+	}
+	return loadPlan(ctx, c, namespace, name)
+}
+
+func loadPlan(ctx context.Context, c *access, namespace, name string) (*Plan, error) {
 	r, err := loadRecord(ctx, c, namespace, name)
 	if err != nil || r.Plan == nil {
 		return nil, err
@@ -421,7 +428,7 @@ func LoadPlan(ctx context.Context, c client.Reader, namespace, name string) (*Pl
 }
 
 func (op *operation) showPlan(ctx context.Context) (*runnerpb.Result, error) {
-	plan, err := LoadPlan(ctx, op.client, op.object.Namespace, op.object.Name)
+	plan, err := loadPlan(ctx, op.client, op.object.Namespace, op.object.Name)
 	if err != nil {
 		return nil, err
 	}

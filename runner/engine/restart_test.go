@@ -243,8 +243,8 @@ func TestAKilledRunnerFindsItsOwnLockAgain(t *testing.T) {
 			}
 
 			l.restart(filepath.Join(l.dir, "runner")) // the container, not the pod
-			if test.operation != "destroy" {
-				request = l.planRequest(object, &runnerpb.PlanOptions{})
+			if request = l.planRequest(object, &runnerpb.PlanOptions{}); test.operation == "destroy" {
+				request = l.destroyRequest(object)
 			}
 			result, _ := l.run(request)
 			if warnings := strings.Join(result.GetWarnings(), "\n"); result.GetOutcome() != runnerpb.Outcome_OUTCOME_SUCCEEDED || !strings.Contains(warnings, "released the state lock "+id) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 )
 
 // auditPolicy records who did what to which object and how it ended, never a
@@ -28,6 +29,8 @@ type AuditEvent struct {
 	Stage string `json:"stage"`
 	// Verb is the API verb: get, list, watch, create, update, patch, delete or deletecollection.
 	Verb string `json:"verb"`
+	// Received is when the API server got the request.
+	Received time.Time `json:"requestReceivedTimestamp"`
 	// RequestURI is the path and query of the request.
 	RequestURI string `json:"requestURI"`
 	// UserAgent is what the client calls itself.
@@ -42,6 +45,9 @@ type AuditEvent struct {
 	ResponseStatus struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
+	// Annotations hold what parts of the API server said about the request, for
+	// example "allow" or "forbid" under authorization.k8s.io/decision.
+	Annotations map[string]string `json:"annotations"`
 }
 
 // AuditUser is a user of an AuditEvent.

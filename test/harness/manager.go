@@ -52,10 +52,11 @@ type Manager struct {
 	// Log is the path of its output.
 	Log string
 
-	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error // once ended is closed
-	stop  sync.Once
+	cmd    *exec.Cmd
+	health string // the URL that says whether it is ready
+	ended  chan struct{}
+	err    error // once ended is closed
+	stop   sync.Once
 }
 
 // Bin is the path of a program in bin/.
@@ -116,6 +117,18 @@ func (o *ManagerOptions) flags(health string) ([]string, error) {
 
 // StartManager starts bin/manager and returns when it is ready.
 func StartManager(ctx context.Context, options ManagerOptions) (*Manager, error) {
+	m, err := LaunchManager(options)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.AwaitReady(ctx); err != nil {
+		return nil, errors.Join(err, m.Stop())
+	}
+	return m, nil
+}
+
+// LaunchManager starts bin/manager and does not wait for anything.
+func LaunchManager(options ManagerOptions) (*Manager, error) {
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
@@ -132,7 +145,7 @@ func StartManager(ctx context.Context, options ManagerOptions) (*Manager, error)
 		return nil, err
 	}
 	defer log.Close()
-	m := &Manager{Log: log.Name(), ended: make(chan struct{})}
+	m := &Manager{Log: log.Name(), health: "http://" + health + "/readyz", ended: make(chan struct{})}
 	// Not CommandContext: the end of the manager is ours to order.
 	m.cmd = exec.Command(options.Program, flags...)
 	m.cmd.Env = append(os.Environ(), "KUBECONFIG="+options.Kubeconfig, "RUNTIME_NAMESPACE="+options.Namespace)
@@ -145,9 +158,6 @@ func StartManager(ctx context.Context, options ManagerOptions) (*Manager, error)
 		m.err = m.cmd.Wait()
 		close(m.ended)
 	}()
-	if err := m.awaitReady(ctx, "http://"+health+"/readyz"); err != nil {
-		return nil, errors.Join(err, m.Stop())
-	}
 	return m, nil
 }
 
@@ -157,11 +167,13 @@ func (m *Manager) PID() int { return m.cmd.Process.Pid }
 // Ended is closed when the manager has ended.
 func (m *Manager) Ended() <-chan struct{} { return m.ended }
 
-func (m *Manager) awaitReady(ctx context.Context, url string) error {
+// AwaitReady returns when the manager is ready. The error of one that ended instead
+// has the end of its log.
+func (m *Manager) AwaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not ready after a minute"))
 	defer cancel()
 	for {
-		if healthy(ctx, url) {
+		if healthy(ctx, m.health) {
 			return nil
 		}
 		select {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -285,87 +284,8 @@ func TestNeverOnlyPlans(t *testing.T) {
 			t.Error("something was applied in mode Never")
 		}
 	}
-	plan, err := engine.LoadPlan(l.ctx, suite.client, l.namespace, "tf")
+	plan, err := engine.LoadPlan(l.ctx, suite.plane.Config, l.namespace, "tf")
 	if err != nil || plan == nil || !strings.Contains(plan.Text, "terraform_data.a will be created") {
 		t.Errorf("the plan cannot be read: %v", err)
 	}
-}
-
-func TestDeletionDestroysInAnyOrder(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		before func(*lab)
-		policy infrav1.DeletionPolicy
-		stays  bool
-	}{
-		"an ordinary object":  {policy: infrav1.DeletionDestroy},
-		"an orphaning object": {policy: infrav1.DeletionOrphan, stays: true},
-		"a suspended object":  {policy: infrav1.DeletionDestroy, before: func(l *lab) { l.change(func(o *infrav1.Terraform) { o.Spec.Suspend = true }) }},
-		"an object whose source is gone": {policy: infrav1.DeletionDestroy, before: func(l *lab) {
-			source := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: "repo"}}
-			if err := suite.client.Delete(l.ctx, source); err != nil {
-				l.t.Fatal(err)
-			}
-		}},
-		"an object whose variables are gone": {policy: infrav1.DeletionDestroy, before: func(l *lab) {
-			if err := suite.client.Delete(l.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: "vars"}}); err != nil {
-				l.t.Fatal(err)
-			}
-		}},
-		"an object whose latest commit is broken": {policy: infrav1.DeletionDestroy, before: func(l *lab) {
-			l.commit(map[string]string{"main.tf": "resource {"})
-			l.await("the failure", func(o *infrav1.Terraform) bool { return conditions.IsStalled(o) })
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := newLab(t)
-			file := filepath.Join(t.TempDir(), "f")
-			l.secret("vars", map[string]string{"content": "secret content"})
-			l.commit(map[string]string{"main.tf": strings.Replace(driftingFile(file), `"as declared"`, "var.content", 1) + "variable \"content\" {}\n"})
-			l.create("", func(o *infrav1.Terraform) {
-				fromSource(o)
-				o.Spec.DeletionPolicy = test.policy
-				o.Spec.VariablesFrom = []infrav1.VariablesFrom{{Kind: infrav1.SecretKind, Name: "vars"}}
-			})
-			l.awaitReady()
-			if got := read(t, file); got != "secret content" {
-				t.Fatalf("the file reads %q", got)
-			}
-			if test.before != nil {
-				test.before(l)
-			}
-			if err := suite.client.Delete(l.ctx, l.object); err != nil {
-				t.Fatal(err)
-			}
-			l.awaitGone()
-			if _, err := os.Stat(file); (err == nil) != test.stays {
-				t.Errorf("the file after the deletion: %v", err)
-			}
-		})
-	}
-}
-
-func TestDestructionCanNeedAnApproval(t *testing.T) {
-	t.Parallel()
-	inBothModes(t, func(t *testing.T, l *lab) {
-		file := filepath.Join(t.TempDir(), "f")
-		l.create(driftingFile(file), func(o *infrav1.Terraform) {
-			o.Spec.DeletionPolicy, o.Spec.Approval.Destroy = infrav1.DeletionDestroy, infrav1.DestroyApprovalRequired
-		})
-		l.awaitReady()
-		if err := suite.client.Delete(l.ctx, l.object); err != nil {
-			t.Fatal(err)
-		}
-		o, message := l.awaitReason(infrav1.ApprovalRequiredReason)
-		l.wantMessage(message, o.Status.Plan.ID)
-		if _, err := os.Stat(file); err != nil {
-			t.Fatal("something was destroyed before the approval")
-		}
-		l.annotate(infrav1.ApproveAnnotation, o.Status.Plan.ID)
-		l.awaitGone()
-		if _, err := os.Stat(file); err == nil {
-			t.Error("the file is still there")
-		}
-	})
 }

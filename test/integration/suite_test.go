@@ -107,7 +107,9 @@ func runSuite(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	suite.kubelet, err = harness.StartKubelet(context.Background(), suite.plane, filepath.Join(suite.dir, "pods"), suite.runner, counted)
+	suite.kubelet, err = harness.StartKubelet(context.Background(), suite.plane, filepath.Join(suite.dir, "pods"), suite.runner, counted, func(o *kubelet.Options) {
+		o.Programs[harness.RunnerImage] = append(o.Programs[harness.RunnerImage], "--log-level=debug")
+	})
 	if err != nil {
 		return 1, err
 	}
@@ -124,6 +126,10 @@ func runSuite(m *testing.M) (code int, err error) {
 		managers = append(managers, m)
 	}
 	code = m.Run()
+	if err := judge(context.Background()); err != nil {
+		fmt.Fprintf(os.Stderr, "--- FAIL: what was found when all tests had ended\n%v\n", err)
+		code = 1
+	}
 	if code != 0 {
 		for _, m := range managers {
 			fmt.Fprintln(os.Stderr, "a shared manager's log ends:\n"+m.LastLog())
@@ -161,6 +167,7 @@ func countTofu(dir string) (string, error) {
 type managerOptions struct {
 	name, mode, selector string
 	program              string // default: that of the suite
+	home                 string // its namespace; default harness.ManagerNamespace
 	args                 []string
 }
 
@@ -170,7 +177,7 @@ func startManager(ctx context.Context, o managerOptions) (*harness.Manager, erro
 		return nil, err
 	}
 	options := harness.ManagerOptions{
-		Program: cmp.Or(o.program, suite.manager), Kubeconfig: suite.kubeconfig, Dir: dir, Mode: o.mode,
+		Program: cmp.Or(o.program, suite.manager), Kubeconfig: suite.kubeconfig, Dir: dir, Mode: o.mode, Namespace: o.home,
 		Args: append([]string{"--watch-label-selector=" + o.selector, "--requeue-dependency=1s", "--log-level=debug", "--http-retry=1"}, o.args...),
 	}
 	if o.mode == harness.ModeEmbedded {
@@ -458,46 +465,4 @@ func (l *lab) awaitEvent(reason string) []string {
 		return len(notes) > 0
 	})
 	return notes
-}
-
-func (l *lab) make(object client.Object) {
-	l.t.Helper()
-	object.SetNamespace(l.namespace)
-	if err := suite.client.Create(l.ctx, object); err != nil {
-		l.t.Fatal(err)
-	}
-}
-
-func (l *lab) secret(name string, data map[string]string) {
-	l.t.Helper()
-	l.make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data})
-}
-
-// commit publishes files as the source "repo" and returns the revision.
-func (l *lab) commit(files map[string]string) string {
-	l.t.Helper()
-	dir := l.t.TempDir()
-	for name, text := range files {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			l.t.Fatal(err)
-		}
-	}
-	artifact, err := suite.sources.Store(dir)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return l.publish(artifact)
-}
-
-func (l *lab) publish(artifact *meta.Artifact) string {
-	l.t.Helper()
-	if err := harness.Publish(l.ctx, suite.client, client.ObjectKey{Namespace: l.namespace, Name: "repo"}, artifact); err != nil {
-		l.t.Fatal(err)
-	}
-	return artifact.Revision
-}
-
-func fromSource(o *infrav1.Terraform) {
-	o.Spec.SourceRef = &infrav1.SourceReference{Kind: sourcev1.ExternalArtifactKind, Name: "repo"}
 }

@@ -299,10 +299,13 @@ output "token" {
 	o, message := l.awaitReason(infrav1.ApplyFailedReason)
 	l.wantMessage(message, "local-exec")
 	status := fmt.Sprintf("%+v", o.Status)
-	log := read(t, m.Log)
-	for place, text := range map[string]string{"status": status, "log": log, "events": strings.Join(l.awaitEvent(infrav1.ApplyFailedReason), "\n")} {
+	log, pod := read(t, m.Log), read(t, suite.kubelet.PodLog(l.namespace, l.pods()[0].Name))
+	for place, text := range map[string]string{"status": status, "log": log, "pod's log": pod, "events": strings.Join(l.awaitEvent(infrav1.ApplyFailedReason), "\n")} {
 		if strings.Contains(text, sentinel) {
 			t.Errorf("the value of a Secret is in the %s", place)
+		}
+		if text == "" {
+			t.Errorf("there is no %s to look at", place)
 		}
 	}
 	if cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", m.PID())); err != nil || bytes.Contains(cmdline, []byte(sentinel)) {

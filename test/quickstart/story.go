@@ -92,7 +92,7 @@ func (s *stage) declare(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	plan, err := engine.LoadPlan(ctx, s.client, namespace, name)
+	plan, err := engine.LoadPlan(ctx, s.plane.Config, namespace, name)
 	if err != nil || plan == nil {
 		return errors.Join(errors.New("the plan cannot be read"), err)
 	}

@@ -73,7 +73,6 @@ type Reconciler struct {
 
 // +kubebuilder:rbac:groups=infra.terrace.dev,resources=terraforms,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infra.terrace.dev,resources=terraforms/status,verbs=patch
-// +kubebuilder:rbac:groups=infra.terrace.dev,resources=terraforms/finalizers,verbs=update
 // +kubebuilder:rbac:groups=infra.terrace.dev,resources=kubesprayclusters;configreloads,verbs=get
 // +kubebuilder:rbac:groups=kustomize.toolkit.fluxcd.io,resources=kustomizations,verbs=get
 // +kubebuilder:rbac:groups=helm.toolkit.fluxcd.io,resources=helmreleases,verbs=get

@@ -35,9 +35,14 @@ func (s *scope) recordFailure(ctx context.Context, r *Reconciler, snapshot opera
 		s.stale = true
 		return
 	}
-	if lock := failure.GetLock(); lock != nil && r.recordLock(ctx, s, lock) {
-		s.lost = true // the next attempt releases it
-		return
+	if lock := failure.GetLock(); lock != nil {
+		if r.recordLock(ctx, s, lock) {
+			s.lost = true // the next attempt releases it
+			return
+		}
+		failure = &runnerpb.Failure{ // the manager knows more of it than the runner
+			Kind: failure.GetKind(), Reason: failure.GetReason(), Message: conditions.GetMessage(s.obj, infrav1.StateLockedCondition),
+		}
 	}
 	err := toolFailure(failure, waitInterval(s.obj))
 	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_APPLY && snapshot.Result.GetApply() != nil {

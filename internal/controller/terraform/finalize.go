@@ -61,6 +61,7 @@ func (r *Reconciler) collectForDeletion(ctx context.Context, s *scope) (reconcil
 		return result, nil
 	}
 	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_FORGET {
+		s.obj.Status.Operation = nil // it does not count as work on the object
 		return s.awaitForgetting(snapshot), nil
 	}
 	if snapshot.Type == runnerpb.OperationType_OPERATION_TYPE_PLAN && !snapshot.Meta.Deletion {
@@ -77,13 +78,19 @@ func (r *Reconciler) collectForDeletion(ctx context.Context, s *scope) (reconcil
 	return result, nil
 }
 
-// orphan ends objects whose resources stay. A runner tidies up before that, if there
-// can be one: inputs of an object are not left lying about, and the Secrets of a
-// state that was to be destroyed once may be deleted now. Nothing depends on it.
+// orphan ends objects whose resources stay.
 func (r *Reconciler) orphan(ctx context.Context, s *scope) (reconcile.Result, error) {
-	switch {
-	case s.obj.GetDeletionPolicy() != infrav1.DeletionOrphan:
+	if s.obj.GetDeletionPolicy() != infrav1.DeletionOrphan {
 		return reconcile.Continue(), nil
+	}
+	return r.forget(ctx, s)
+}
+
+// forget ends objects of which nothing is destroyed. A runner tidies up before that, if
+// there can be one: inputs of an object are not left lying about, and the Secrets of a
+// state that was to be destroyed once may be deleted now. Nothing depends on it.
+func (r *Reconciler) forget(ctx context.Context, s *scope) (reconcile.Result, error) {
+	switch {
 	case !s.attempted():
 		return r.release(ctx, s, "")
 	case !s.forgotten:
@@ -99,7 +106,7 @@ func (r *Reconciler) orphan(ctx context.Context, s *scope) (reconcile.Result, er
 	}
 	if s.untidied != nil {
 		r.event(s.obj, eventWarning, infrav1.RunnerFailedReason, fmt.Sprintf(
-			"The resources are orphaned, but no runner could tidy up after the object (%v). If its record or state Secret cannot be deleted later, remove the finalizer %s from it",
+			"The object is gone and nothing was destroyed, but no runner could tidy up after it (%v). If its record or state Secret cannot be deleted later, remove the finalizer %s from it",
 			s.untidied, infrav1.StateFinalizer))
 	}
 	return r.release(ctx, s, "")
@@ -131,8 +138,8 @@ func (r *Reconciler) destroy(ctx context.Context, s *scope) (reconcile.Result, e
 	switch {
 	case s.destroyed:
 		return r.release(ctx, s, "All resources are destroyed")
-	case neverUsed(s.obj):
-		return r.release(ctx, s, "")
+	case neverUsed(s.obj): // nothing was applied; a plan that failed may have made an empty state
+		return r.forget(ctx, s)
 	case s.failure != nil && !f.newInput():
 		return reconcile.Result{}, s.fallThrough(deletionFailure(s.obj, s.failure))
 	case f.Failed && !f.newInput() && s.now.Before(f.RetryAt):

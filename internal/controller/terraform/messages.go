@@ -40,6 +40,10 @@ func workText(obj *infrav1.Terraform, t runnerpb.OperationType, made attempt) st
 // progressText says how far an operation has come.
 func progressText(obj *infrav1.Terraform, snapshot operation.Snapshot[attempt]) string {
 	switch {
+	case !snapshot.SilentSince.IsZero():
+		return fmt.Sprintf(": runner pod %[1]s has not answered since %[2]s (%[3]s). What it has begun may go on and is not started a second time; "+
+			"it is waited for until %[4]s. To give up earlier, delete the pod: kubectl delete pod -n %[5]s %[1]s",
+			snapshot.Runner, moment(snapshot.SilentSince), snapshot.WaitsFor, moment(snapshot.PatientUntil), obj.Namespace)
 	case snapshot.WaitsFor != "":
 		return ": waiting for " + snapshot.WaitsFor
 	case snapshot.ResourcesDone > 0:
@@ -132,6 +136,9 @@ func truncate(text string, limit int) string {
 	}
 	return text[:cut] + mark
 }
+
+// moment is a point in time as messages show it.
+func moment(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func timeOf(t time.Time) metav1.Time { return metav1.NewTime(t.UTC().Truncate(time.Second)) }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/runner/runnerpb"
 )
 
 func TestManagerRestartDuringAnApply(t *testing.T) {
@@ -77,6 +78,28 @@ func TestManagerRestartDuringAnApply(t *testing.T) {
 			t.Errorf("history = %v, want the lost apply between the plans", results)
 		}
 	})
+}
+
+func TestAnApplyThatWasLostCountsIfItLeftNothingToDo(t *testing.T) {
+	t.Parallel()
+	lost := failure(runnerpb.Failure_KIND_LOST, infrav1.OperationLostReason, "the runner ended")
+	for name, test := range map[string]struct {
+		next *runnerpb.Result
+		want string
+	}{
+		"nothing is left":                {noChanges(), planA},
+		"something is left, and applied": {changes(planB), planB},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := start(t)
+			w.engine.on(inTurn(changes(planA), test.next, noChanges()), inTurn(lost, applied(planB)), nil)
+			obj := w.ready(w.create(w.terraform("a").auto()))
+			if applied := obj.Status.Applied; applied == nil || applied.PlanID != test.want || !conditions.IsTrue(obj, infrav1.AppliedCondition) {
+				t.Errorf("want %s applied:\n%s", test.want, describe(obj))
+			}
+		})
+	}
 }
 
 func TestManagerRestartDoesNotPlanWhatIsReady(t *testing.T) {

@@ -3,6 +3,7 @@ package terraform
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -123,6 +124,7 @@ func (s *scope) recordPlan(snapshot operation.Snapshot[attempt]) {
 		s.recordChanges(snapshot)
 		return
 	}
+	s.recoverLost()
 	s.recordNothingPending(snapshot)
 	s.restoreApplied()
 	s.destroyed = snapshot.Meta.Deletion && plan.GetDestroy()
@@ -175,12 +177,26 @@ func (s *scope) recoverApplied(last *runnerpb.LastApply) {
 	if last.GetPlanId() == "" || known != nil && (known.PlanID == last.GetPlanId() || known.At != nil && known.At.Unix() >= last.GetUnixSeconds()) {
 		return
 	}
-	s.obj.Status.Applied = &infrav1.AppliedStatus{
+	s.markApplied(&infrav1.AppliedStatus{
 		PlanID: truncate(last.GetPlanId(), maxPlanID), Revision: last.GetRevision(), Generation: last.GetGeneration(),
 		At: new(timeOf(time.Unix(last.GetUnixSeconds(), 0))),
+	})
+}
+
+// recoverLost notes that the pending plan is applied if its apply was lost and now
+// nothing of it is left to do: the runner ended before it could write that down.
+func (s *scope) recoverLost() {
+	plan, history := pendingPlan(s.obj), s.obj.Status.History
+	latest := slices.IndexFunc(history, func(e infrav1.HistoryEntry) bool { return e.Type == infrav1.OperationApply })
+	if plan == nil || plan.Destroy || latest < 0 || history[latest].Result != infrav1.OperationLost || history[latest].PlanID != plan.ID {
+		return
 	}
-	s.obj.Status.LastAppliedRevision = last.GetRevision()
-	conditions.MarkTrue(s.obj, infrav1.AppliedCondition, infrav1.AppliedReason, "Applied %s%s", last.GetPlanId(), of(last.GetRevision()))
+	s.markApplied(&infrav1.AppliedStatus{PlanID: plan.ID, Revision: plan.Revision, Generation: plan.Generation, At: new(timeOf(s.now))})
+}
+
+func (s *scope) markApplied(applied *infrav1.AppliedStatus) {
+	s.obj.Status.Applied, s.obj.Status.LastAppliedRevision = applied, applied.Revision
+	conditions.MarkTrue(s.obj, infrav1.AppliedCondition, infrav1.AppliedReason, "Applied %s%s", applied.PlanID, of(applied.Revision))
 }
 
 // recordChanges notes a plan that would change something.
@@ -231,7 +247,7 @@ func (s *scope) recordApply(snapshot operation.Snapshot[attempt]) {
 		s.destroyed = snapshot.Meta.Deletion && plan.Destroy
 	}
 	s.remember(snapshot, infrav1.OperationSucceeded, "")
-	obj.Status.Applied, obj.Status.LastAppliedRevision = applied, applied.Revision
+	s.markApplied(applied)
 	s.recordNothingPending(snapshot)
 	s.memory.stale = 0
 	s.memory.planned(s.now, obj.GetRequeueAfter())
@@ -239,7 +255,6 @@ func (s *scope) recordApply(snapshot operation.Snapshot[attempt]) {
 	s.recordOutputs(apply.GetOutputs())
 	s.recordOutputsWritten(apply.GetOutputsWritten())
 	s.recordResources(apply.GetResources(), apply.GetResourceCount())
-	conditions.MarkTrue(obj, infrav1.AppliedCondition, infrav1.AppliedReason, "Applied %s%s", applied.PlanID, of(applied.Revision))
 }
 
 // unlocked notes that no lock stands in the way any more.
