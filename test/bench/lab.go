@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -25,249 +20,223 @@ import (
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/controlplane"
 	"github.com/terrace-dev/terrace/test/harness"
+	"github.com/terrace-dev/terrace/test/kubelet"
 )
 
-// lab is the API server that all measurements share.
+// The tools of runners, and the images that have them.
+const (
+	realImage = "terrace-runner:real"
+	stubImage = "terrace-runner:stub"
+)
+
+// lab is the cluster that all measurements share. One manager at a time works in
+// it, with the shipped rights; its runners are processes in pods.
 type lab struct {
-	dir    string
-	audit  string
-	plane  *controlplane.ControlPlane
-	client client.WithWatch
-	sites  []*site
+	dir        string
+	audit      string
+	tofu       string
+	kubeconfig string // with the manager's rights
+	plane      *controlplane.ControlPlane
+	kubelet    *kubelet.Kubelet
+	client     client.WithWatch
+	manager    *harness.Manager
+
+	image string         // of the runners of the manager
+	seen  int            // audit events that were counted
+	calls map[string]int // tool processes that were counted, by image
 }
 
-func newLab(ctx context.Context) (*lab, error) {
-	dir, err := os.MkdirTemp("", "terrace-bench-")
-	if err != nil {
-		return nil, err
+func newLab(ctx context.Context) (l *lab, err error) {
+	l = &lab{calls: map[string]int{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	if l.dir, err = os.MkdirTemp("", "terrace-bench-"); err != nil {
+		return l, err
 	}
-	l := &lab{dir: dir, audit: filepath.Join(dir, "audit.log")}
-	if l.plane, err = controlplane.Start(controlplane.Options{CRDs: []string{"config/crd/bases"}, AuditLog: l.audit}); err != nil {
-		return nil, err
+	l.audit = filepath.Join(l.dir, "audit.log")
+	l.plane, err = controlplane.Start(controlplane.Options{
+		CRDs: []string{"config/crd/bases"}, FluxCRDs: true, ServiceAccountAdmission: true, AuditLog: l.audit,
+	})
+	if err != nil {
+		return l, err
 	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme)); err != nil {
-		return nil, err
+		return l, err
 	}
 	if l.client, err = client.NewWithWatch(l.plane.Config, client.Options{Scheme: scheme}); err != nil {
-		return nil, err
+		return l, err
 	}
-	return l, ctx.Err()
+	if l.kubeconfig, err = harness.InstallManager(ctx, l.plane); err != nil {
+		return l, err
+	}
+	return l, l.startKubelet(ctx)
 }
+
+// startKubelet has an image for each tool, whose processes are counted.
+func (l *lab) startKubelet(ctx context.Context) (err error) {
+	if l.tofu, err = harness.Bin("tofu"); err != nil {
+		return err
+	}
+	stub := filepath.Join(l.dir, "stub")
+	build := exec.CommandContext(ctx, "go", "build", "-o", stub, "github.com/terrace-dev/terrace/test/bench/stub")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the stub tool: %w\n%s", err, out)
+	}
+	images := map[string][]string{}
+	for image, tool := range map[string]string{realImage: l.tofu, stubImage: stub} {
+		counted := filepath.Join(l.dir, image+".tool")
+		if err := harness.CountTool(counted, tool, l.callsOf(image)); err != nil {
+			return err
+		}
+		if images[image], err = harness.RunnerProgram("", counted); err != nil {
+			return err
+		}
+	}
+	l.kubelet, err = harness.StartKubelet(ctx, l.plane, filepath.Join(l.dir, "pods"), "", "", func(o *kubelet.Options) { o.Programs = images })
+	return err
+}
+
+func (l *lab) callsOf(image string) string { return filepath.Join(l.dir, image+".calls") }
 
 // close ends everything that a measurement started, also one that failed.
 func (l *lab) close() error {
-	var errs []error
-	for _, s := range l.sites {
-		errs = append(errs, s.manager.Stop())
+	errs := []error{l.stop()}
+	if l.kubelet != nil {
+		l.kubelet.Stop()
 	}
-	return errors.Join(append(errs, l.plane.Stop(), os.RemoveAll(l.dir))...)
+	if l.plane != nil {
+		errs = append(errs, l.plane.Stop())
+	}
+	return errors.Join(append(errs, os.RemoveAll(l.dir))...)
 }
 
-// site is a namespace with a manager of its own, whose tool processes are counted.
-type site struct {
-	*lab
-	namespace string
-	calls     string
-	manager   *harness.Manager
-	seen      int // audit events
-}
-
-func (l *lab) newSite(ctx context.Context, namespace, tool string) (*site, error) {
-	s := &site{lab: l, namespace: namespace, calls: filepath.Join(l.dir, namespace+".calls")}
-	if err := l.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-		return nil, err
+// start starts the manager, with runners of that image. Managers follow one
+// another as leaders.
+func (l *lab) start(ctx context.Context, image string, args ...string) (err error) {
+	dir := filepath.Join(l.dir, "manager")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
 	}
-	if _, err := harness.OpenNamespace(ctx, l.client, namespace); err != nil {
-		return nil, err
-	}
-	counted := filepath.Join(l.dir, namespace+".tool")
-	if err := harness.CountTool(counted, tool, s.calls); err != nil {
-		return nil, err
-	}
-	dir := filepath.Join(l.dir, namespace)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	var err error
-	s.manager, err = harness.StartManager(ctx, harness.ManagerOptions{
-		Kubeconfig: l.plane.Kubeconfig, Dir: dir, Tofu: counted, Namespace: namespace,
-		Args: []string{"--watch-all-namespaces=false", "--log-level=debug"},
+	l.image = image
+	l.manager, err = harness.StartManager(ctx, harness.ManagerOptions{
+		Kubeconfig: l.kubeconfig, Dir: dir, Image: image, Args: append([]string{"--log-level=debug", "--enable-leader-election=true"}, args...),
 	})
-	if err == nil {
-		l.sites = append(l.sites, s)
+	return err
+}
+
+// stop ends the manager, if one runs.
+func (l *lab) stop() error {
+	if l.manager == nil {
+		return nil
 	}
-	return s, err
+	err := l.manager.Stop()
+	l.manager = nil
+	return err
+}
+
+// open makes a namespace in which runners may work.
+func (l *lab) open(ctx context.Context, namespace string) error {
+	if err := l.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		return err
+	}
+	_, err := harness.OpenNamespace(ctx, l.client, namespace)
+	return err
 }
 
 // object makes an object that is applied without an approval.
-func (s *site) object(name, module string) *infrav1.Terraform {
-	o := &infrav1.Terraform{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+func object(key client.ObjectKey, module string) *infrav1.Terraform {
+	o := &infrav1.Terraform{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	o.Spec.Interval = metav1.Duration{Duration: time.Hour}
 	o.Spec.Approval.Mode = infrav1.ApprovalAuto
 	o.Spec.Inline = map[string]string{"main.tf": module}
 	return o
 }
 
-// watched is what await looks at: the latest version of each object of the site.
-func (s *site) await(ctx context.Context, names []string, done func(*infrav1.Terraform) bool, start func() error) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	w, err := s.client.Watch(ctx, &infrav1.TerraformList{}, client.InNamespace(s.namespace))
-	if err != nil {
-		return 0, err
-	}
-	defer w.Stop()
-	left := map[string]bool{}
-	for _, name := range names {
-		left[name] = true
-	}
+// create creates an object and waits until it is ready.
+func (l *lab) create(ctx context.Context, o *infrav1.Terraform) (time.Duration, error) {
 	began := time.Now()
-	if err := start(); err != nil {
-		return 0, err
+	done, err := l.await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, isReady, func() error { return l.client.Create(ctx, o) })
+	return done.Sub(began), err
+}
+
+// await starts something and returns when the last of the objects was seen as wanted.
+func (l *lab) await(ctx context.Context, keys []client.ObjectKey, wanted func(*infrav1.Terraform) bool, start func() error) (done time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	w, err := l.client.Watch(ctx, &infrav1.TerraformList{})
+	if err != nil {
+		return done, err
 	}
-	for len(left) > 0 {
+	defer func() { w.Stop() }()
+	left := map[client.ObjectKey]bool{}
+	for _, key := range keys {
+		left[key] = true
+	}
+	started := make(chan error, 1) // it runs meanwhile: who does not read a watch loses it
+	go func() { started <- start() }()
+	var ended <-chan struct{} // of the manager, which it may have started
+	for len(left) > 0 || ended == nil {
 		select {
+		case err := <-started:
+			if err != nil {
+				return done, err
+			}
+			ended = l.manager.Ended()
 		case <-ctx.Done():
-			return 0, fmt.Errorf("%d objects are not done\n%s", len(left), s.manager.LastLog())
-		case <-s.manager.Ended():
-			return 0, fmt.Errorf("the manager ended\n%s", s.manager.LastLog())
-		case event := <-w.ResultChan():
+			return done, fmt.Errorf("%d objects are not done: %w", len(left), ctx.Err())
+		case <-ended:
+			return done, fmt.Errorf("the manager ended\n%s", l.manager.LastLog())
+		case event, open := <-w.ResultChan():
+			if !open { // we were too slow for it; a new one begins with what is there
+				if w, err = l.client.Watch(ctx, &infrav1.TerraformList{}); err != nil {
+					return done, err
+				}
+			}
 			o, ok := event.Object.(*infrav1.Terraform)
-			if !ok {
+			if !ok || !left[client.ObjectKeyFromObject(o)] {
 				continue
 			}
 			if stalled := apimeta.FindStatusCondition(o.Status.Conditions, meta.StalledCondition); stalled != nil {
-				return 0, fmt.Errorf("object %s is stalled: %s", o.Name, stalled.Message)
+				return done, fmt.Errorf("object %s is stalled: %s", o.Name, stalled.Message)
 			}
-			if done(o) {
-				delete(left, o.Name)
+			if wanted(o) {
+				delete(left, client.ObjectKeyFromObject(o))
+				done = time.Now()
 			}
 		}
 	}
-	return time.Since(began), nil
+	return done, nil
 }
 
 func isReady(o *infrav1.Terraform) bool {
 	return o.Status.ObservedGeneration == o.Generation && apimeta.IsStatusConditionTrue(o.Status.Conditions, meta.ReadyCondition)
 }
 
+// handled says whether a request was, and the object is ready again.
+func handled(token string) func(*infrav1.Terraform) bool {
+	return func(o *infrav1.Terraform) bool { return o.Status.LastHandledReconcileAt == token && isReady(o) }
+}
+
+// annotate asks for a reconciliation of each object.
+func (l *lab) annotate(ctx context.Context, keys []client.ObjectKey, token string) error {
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, meta.ReconcileRequestAnnotation, token))
+	for _, key := range keys {
+		o := &infrav1.Terraform{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		if err := l.client.Patch(ctx, o, patch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // request asks for a reconciliation of each object and waits until all are handled.
-func (s *site) request(ctx context.Context, names []string) (time.Duration, error) {
+func (l *lab) request(ctx context.Context, keys ...client.ObjectKey) (time.Duration, error) {
 	token := time.Now().Format(time.RFC3339Nano)
-	return s.await(ctx, names, func(o *infrav1.Terraform) bool {
-		return o.Status.LastHandledReconcileAt == token && isReady(o)
-	}, func() error {
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, meta.ReconcileRequestAnnotation, token)
-		for _, name := range names {
-			o := &infrav1.Terraform{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
-			if err := s.client.Patch(ctx, o, client.RawPatch("application/merge-patch+json", patch)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// processes counts the tool's processes since the last call.
-func (s *site) processes() (int, error) {
-	text, err := os.ReadFile(s.calls)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return 0, err
-	}
-	return bytes.Count(text, []byte("\n")), errors.Join(os.RemoveAll(s.calls))
-}
-
-// writes counts the writes since the last call: the manager's own, and those of
-// the runner and its tools, which act as the namespace's ServiceAccount.
-func (s *site) writes() (manager, runner int, err error) {
-	events, err := controlplane.ReadAuditLog(s.audit)
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, e := range events[s.seen:] {
-		if !e.IsWrite() || e.ObjectRef == nil || e.ObjectRef.Namespace != s.namespace {
-			continue
-		}
-		switch {
-		case e.ImpersonatedUser != nil:
-			runner++
-		case strings.HasPrefix(e.UserAgent, "manager/"):
-			manager++
-		}
-	}
-	s.seen = len(events)
-	return manager, runner, nil
-}
-
-// cycles are the times from the decision to plan to the decision that nothing is
-// to be done, of requested cycles, as the manager's log tells them: what a cycle
-// takes without the request and the answer, as at the end of an interval.
-func (s *site) cycles() ([]time.Duration, error) {
-	text, err := os.ReadFile(s.manager.Log)
-	if err != nil {
-		return nil, err
-	}
-	var times []time.Duration
-	began := map[string]time.Time{}
-	for line := range bytes.Lines(text) {
-		var entry struct {
-			Time                     time.Time `json:"ts"`
-			Msg, Name, Action, Cause string
-		}
-		if json.Unmarshal(line, &entry) != nil || entry.Msg != "decided" {
-			continue
-		}
-		if at, found := began[entry.Name]; found {
-			times = append(times, entry.Time.Sub(at))
-			delete(began, entry.Name)
-		}
-		if entry.Action == "Plan" && entry.Cause == "Requested" {
-			began[entry.Name] = entry.Time
-		}
-	}
-	if len(times) == 0 {
-		return nil, errors.New("the manager's log tells of no requested cycle")
-	}
-	return times, nil
-}
-
-// cpu is the processor time that the manager used itself, without its tools.
-func (s *site) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.manager.PID()))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	user, err1 := strconv.Atoi(fields[11])
-	system, err2 := strconv.Atoi(fields[12])
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on Linux
-	return time.Duration(user+system) * tick, errors.Join(err1, err2)
-}
-
-// memory is the manager's resident size in MiB.
-func (s *site) memory() (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.manager.PID()))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	kib, err := strconv.Atoi(strings.Fields(rest)[0])
-	return float64(kib) / 1024, err
-}
-
-func median(times []time.Duration) time.Duration {
-	slices.Sort(times)
-	return times[len(times)/2]
-}
-
-// timed runs a program and says how long it took; an exit code of 2 says that a plan has changes.
-func timed(cmd *exec.Cmd) (time.Duration, error) {
 	began := time.Now()
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 2) {
-		return 0, fmt.Errorf("%s: %w\n%s", cmd, err, out)
-	}
-	return time.Since(began), nil
+	done, err := l.await(ctx, keys, handled(token), func() error { return l.annotate(ctx, keys, token) })
+	return done.Sub(began), err
 }
