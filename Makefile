@@ -86,6 +86,10 @@ test: tools ## Run all tests (PKG=./runner/... RUN=TestName)
 	$(WITH_TOOLS) go test $(TESTFLAGS) $(if $(RUN),-run '$(RUN)') $(PKG)
 	$(if $(filter ./...,$(PKG)),cd test/provider && CGO_ENABLED=0 go test -trimpath ./...)
 
+.PHONY: test-faults
+test-faults: tools ## Kill manager and runner at every point of a story (make test takes a part of them)
+	cd test/faults && $(WITH_TOOLS) TERRACE_FAULTS_ALL=1 go test -count=1 -timeout 60m $(if $(RUN),-run '$(RUN)')
+
 .PHONY: bench
 bench: tools build ## Measure against the raw tools; results go to bench/
 	$(WITH_TOOLS) go run ./test/bench
