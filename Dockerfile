@@ -1,4 +1,5 @@
 # The manager: docker build .
+# test/cluster/recipes.go makes the same image without Docker: change both.
 ARG GO_IMAGE=golang:1.26
 ARG BASE_IMAGE=scratch
 

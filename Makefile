@@ -33,7 +33,7 @@ GENERATED := api config/crd config/rbac/role.yaml runner/runnerpb
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
-	  /^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	  /^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: quickstart
 quickstart: tools build ## Run the operator on this machine, without a cluster (YES=1, KEEP=1)
@@ -90,6 +90,24 @@ test: tools ## Run all tests (PKG=./runner/... RUN=TestName)
 test-faults: tools ## Kill manager and runner at every point of a story (make test takes a part of them)
 	cd test/faults && $(WITH_TOOLS) TERRACE_FAULTS_ALL=1 go test -count=1 -timeout 60m $(if $(RUN),-run '$(RUN)')
 
+.PHONY: cluster-up
+cluster-up: cluster-tools ## Start a real one-node Kubernetes on this machine, with the product's images (takes root)
+	@$(BIN)/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## Remove every trace of that cluster
+	@go run ./test/cluster down
+
+# What the cluster is made of. The images hold the product's programs as they are now.
+.PHONY: cluster-tools
+cluster-tools: build
+	@hack/tools.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl coredns tofu
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./test/cluster ./test/cluster/pause
+
+.PHONY: e2e
+e2e: cluster-up ## Test the product's images in that cluster, and that the cluster leaves no trace
+	TERRACE_E2E_KUBECONFIG="$$($(BIN)/cluster kubeconfig)" go test -count=1 -timeout 40m $(if $(RUN),-run '$(RUN)') ./test/cluster ./test/e2e
+
 .PHONY: bench
 bench: tools build ## Measure against the raw tools; results go to bench/
 	$(WITH_TOOLS) go run ./test/bench
@@ -98,4 +116,5 @@ bench: tools build ## Measure against the raw tools; results go to bench/
 
 .PHONY: clean
 clean: ## Remove bin/ (Go's caches stay, so that tools come back quickly)
+	if [ -d test/cluster/run ]; then $(MAKE) cluster-down; fi
 	rm -rf $(BIN)

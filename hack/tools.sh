@@ -8,6 +8,8 @@
 #   controller-gen        generates CRDs, RBAC and deep copies
 #   protoc                generates gRPC code: protoc and its two Go plugins
 #   golangci-lint         for `make lint`
+#   kubectl kubelet kube-controller-manager kube-scheduler kube-proxy coredns
+#                         the rest of the cluster of the end to end tests
 #
 # A tool that the machine has at the right version is linked: etcd and
 # kube-apiserver from $KUBEBUILDER_ASSETS, tofu from $PATH. Anything else is built
@@ -125,13 +127,30 @@ etcd() {
 }
 
 kube_apiserver() {
+  local v
+  v=$(version kubernetes k8s.io/kubernetes)
+  adopt kube-apiserver "${assets:+$assets/kube-apiserver}" "Kubernetes $v" "$assets/kube-apiserver" --version ||
+    kubernetes kube-apiserver
+}
+
+kubectl() { kubernetes kubectl; }
+kubelet() { kubernetes kubelet; }
+kube_controller_manager() { kubernetes kube-controller-manager; }
+kube_scheduler() { kubernetes kube-scheduler; }
+kube_proxy() { kubernetes kube-proxy; }
+
+# kubernetes NAME builds a program of Kubernetes that knows its version.
+kubernetes() {
   local v major minor p=k8s.io/component-base/version
   v=$(version kubernetes k8s.io/kubernetes)
   IFS=. read -r major minor _ <<<"${v#v}"
-  adopt kube-apiserver "${assets:+$assets/kube-apiserver}" "Kubernetes $v" "$assets/kube-apiserver" --version ||
-    build kube-apiserver "$modules/kubernetes" \
-      "-s -w -X $p.gitVersion=$v -X $p.gitMajor=$major -X $p.gitMinor=$minor -X $p.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=$v" \
-      k8s.io/kubernetes/cmd/kube-apiserver=kube-apiserver
+  build "$1" "$modules/kubernetes" \
+    "-s -w -X $p.gitVersion=$v -X $p.gitMajor=$major -X $p.gitMinor=$minor -X $p.gitTreeState=clean -X k8s.io/client-go/pkg/version.gitVersion=$v" \
+    "k8s.io/kubernetes/cmd/$1=$1"
+}
+
+coredns() {
+  build coredns "$modules/coredns" "-s -w" .=coredns
 }
 
 tofu() {
@@ -197,6 +216,7 @@ main() {
   for tool in "$@"; do
     case $tool in
     etcd | kube-apiserver | tofu | provider | controller-gen | protoc | golangci-lint) "${tool//-/_}" ;;
+    kubectl | kubelet | kube-controller-manager | kube-scheduler | kube-proxy | coredns) "${tool//-/_}" ;;
     *)
       say "$tool" "no such tool" >&2
       exit 2

@@ -222,7 +222,7 @@ func TestTheExamplesInTheREADMEAndTheSampleAreOne(t *testing.T) {
 	}
 }
 
-var makeTarget = regexp.MustCompile(`(?m)^([a-z-]+):.*## `)
+var makeTarget = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
 
 func TestEachMakeTargetInThePagesExists(t *testing.T) {
 	t.Parallel()
@@ -234,7 +234,7 @@ func TestEachMakeTargetInThePagesExists(t *testing.T) {
 	for _, match := range makeTarget.FindAllStringSubmatch(string(makefile), -1) {
 		targets[match[1]] = true
 	}
-	command := regexp.MustCompile("(?m)(?:^|`)make ([a-z][a-z-]*)")
+	command := regexp.MustCompile("(?m)(?:^|`)make ([a-z][a-z0-9-]*)")
 	for _, p := range pages(t) {
 		text := ""
 		for _, s := range p.sections {
