@@ -11,7 +11,6 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/internal/controller/terraform"
 	"github.com/terrace-dev/terrace/internal/pki"
 	"github.com/terrace-dev/terrace/runner"
@@ -31,7 +30,7 @@ type embeddedRunner struct {
 }
 
 func newEmbeddedRunner(ctx context.Context, config *rest.Config, opts *options) (*embeddedRunner, error) {
-	tools := opts.tools()
+	tools := engine.FindTools(opts.tofuPath, opts.terraformPath)
 	executor, err := engine.New(ctx, engine.Options{
 		Directory: opts.storagePath,
 		Tools:     tools,
@@ -77,18 +76,6 @@ func (e *embeddedRunner) serve(ctx context.Context) error {
 		return fmt.Errorf("embedded runner: %w", err)
 	}
 	return nil
-}
-
-// tools are the programs that the flags name, else those on the PATH.
-func (o *options) tools() map[string]string {
-	tools := engine.FindTools()
-	if o.tofuPath != "" {
-		tools[string(infrav1.ToolOpenTofu)] = o.tofuPath
-	}
-	if o.terraformPath != "" {
-		tools[string(infrav1.ToolTerraform)] = o.terraformPath
-	}
-	return tools
 }
 
 // impersonating gives the embedded runner no more rights than a tenant's

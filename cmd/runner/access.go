@@ -7,9 +7,6 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-
-	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
-	"github.com/terrace-dev/terrace/runner/engine"
 )
 
 // apiConfig is the pod's own API access: KUBECONFIG if it is set, else that of its ServiceAccount.
@@ -38,18 +35,6 @@ func (o *options) ownAccess(_ context.Context, namespace, serviceAccount string)
 		return nil, fmt.Errorf("this runner acts as ServiceAccount %s, not as %s", o.serviceAccount, serviceAccount)
 	}
 	return o.apiConfig()
-}
-
-// tools are the programs that the flags name, else those on the PATH.
-func (o *options) tools() map[string]string {
-	tools := engine.FindTools()
-	if o.tofuPath != "" {
-		tools[string(infrav1.ToolOpenTofu)] = o.tofuPath
-	}
-	if o.terraformPath != "" {
-		tools[string(infrav1.ToolTerraform)] = o.terraformPath
-	}
-	return tools
 }
 
 // makeHome makes the home directory: git, ssh and the tools want one, and a volume is empty at first.

@@ -55,7 +55,7 @@ func newEngine(ctx context.Context, opts *options, log *slog.Logger) (*engine.En
 	if _, err := opts.apiConfig(); err != nil {
 		return nil, err
 	}
-	tools := opts.tools()
+	tools := engine.FindTools(opts.tofuPath, opts.terraformPath)
 	if len(tools) == 0 {
 		log.Error("neither tofu nor terraform was found; see --tofu-path and --terraform-path")
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,9 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,19 +56,15 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	program := filepath.Join(dir, "runner")
-	if out, err := exec.Command("go", "build", "-race", "-o", program, "../../cmd/runner").CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("building the runner: %w\n%s", err, out)
+	program, err := harness.Build(filepath.Join(dir, "runner"), "./cmd/runner", "-race")
+	if err != nil {
+		return 1, err
 	}
 	if suite.plane, err = controlplane.Start(controlplane.Options{ServiceAccountAdmission: true}); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, suite.plane.Stop()) }()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme)); err != nil {
-		return 1, err
-	}
-	if suite.client, err = client.NewWithWatch(suite.plane.Config, client.Options{Scheme: scheme}); err != nil {
+	if suite.client, err = harness.NewClient(suite.plane.Config); err != nil {
 		return 1, err
 	}
 	if err := suite.client.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {

@@ -106,12 +106,18 @@ func New(ctx context.Context, options Options) (*Engine, error) {
 	return e, nil
 }
 
-// FindTools looks the known tools up on the PATH.
-func FindTools() map[string]string {
+// FindTools returns the programs of the known tools, as Options.Tools takes them:
+// those that are given, and for an empty one that on the PATH, if there is one.
+func FindTools(tofu, terraform string) map[string]string {
 	found := map[string]string{}
-	for name, program := range map[string]string{string(infrav1.ToolOpenTofu): "tofu", string(infrav1.ToolTerraform): "terraform"} {
-		if path, err := exec.LookPath(program); err == nil {
-			found[name] = path
+	for _, tool := range []struct {
+		name           infrav1.Tool
+		given, program string
+	}{{infrav1.ToolOpenTofu, tofu, "tofu"}, {infrav1.ToolTerraform, terraform, "terraform"}} {
+		if tool.given != "" {
+			found[string(tool.name)] = tool.given
+		} else if path, err := exec.LookPath(tool.program); err == nil {
+			found[string(tool.name)] = path
 		}
 	}
 	return found

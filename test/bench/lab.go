@@ -13,8 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
@@ -63,11 +61,7 @@ func newLab(ctx context.Context) (l *lab, err error) {
 	if err != nil {
 		return l, err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme)); err != nil {
-		return l, err
-	}
-	if l.client, err = client.NewWithWatch(l.plane.Config, client.Options{Scheme: scheme}); err != nil {
+	if l.client, err = harness.NewClient(l.plane.Config); err != nil {
 		return l, err
 	}
 	if l.kubeconfig, err = harness.InstallManager(ctx, l.plane); err != nil {

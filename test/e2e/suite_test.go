@@ -9,7 +9,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,14 +22,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/controlplane"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 const (
@@ -72,11 +70,7 @@ func install(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme)); err != nil {
-		return err
-	}
-	if suite.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
+	if suite.client, err = harness.NewClient(config); err != nil {
 		return err
 	}
 	_, absent := kubectl(ctx, "get", "-n", managerNamespace, "deployment", managerName)

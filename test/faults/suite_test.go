@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,12 +22,8 @@ import (
 	"testing"
 	"time"
 
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/controlplane"
 	"github.com/terrace-dev/terrace/test/harness"
 	"github.com/terrace-dev/terrace/test/kubelet"
@@ -80,11 +75,7 @@ func runSuite(m *testing.M) (code int, err error) {
 	if suite.kubeconfig, err = harness.InstallManager(context.Background(), suite.plane); err != nil {
 		return 1, err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme), sourcev1.AddToScheme(scheme)); err != nil {
-		return 1, err
-	}
-	if suite.client, err = client.New(suite.plane.Config, client.Options{Scheme: scheme}); err != nil {
+	if suite.client, err = harness.NewClient(suite.plane.Config); err != nil {
 		return 1, err
 	}
 	if err := startPrograms(); err != nil {
@@ -122,17 +113,7 @@ func startPrograms() (err error) {
 
 // build builds a program from the tree that is tested.
 func build(name string, flags ...string) (string, error) {
-	root, err := controlplane.ModuleRoot()
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(suite.dir, name)
-	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./cmd/"+name)...)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
-	}
-	return program, nil
+	return harness.Build(filepath.Join(suite.dir, name), "./cmd/"+name, flags...)
 }
 
 // tally counts points.

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,14 +20,11 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/runtime/conditions/check"
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
@@ -86,11 +82,7 @@ func runSuite(m *testing.M) (code int, err error) {
 	if suite.kubeconfig, err = harness.InstallManager(context.Background(), suite.plane); err != nil {
 		return 1, err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme), sourcev1.AddToScheme(scheme)); err != nil {
-		return 1, err
-	}
-	if suite.client, err = client.NewWithWatch(suite.plane.Config, client.Options{Scheme: scheme}); err != nil {
+	if suite.client, err = harness.NewClient(suite.plane.Config); err != nil {
 		return 1, err
 	}
 	if suite.sources, err = harness.NewArtifactServer(); err != nil {
@@ -140,17 +132,7 @@ func runSuite(m *testing.M) (code int, err error) {
 
 // build builds a program from the tree that is tested.
 func build(name string, flags ...string) (string, error) {
-	root, err := controlplane.ModuleRoot()
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(suite.dir, fmt.Sprintf("%s-%d", name, len(flags)))
-	cmd := exec.Command("go", append(append([]string{"build", "-o", program}, flags...), "./cmd/"+name)...)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
-	}
-	return program, nil
+	return harness.Build(filepath.Join(suite.dir, fmt.Sprintf("%s-%d", name, len(flags))), "./cmd/"+name, flags...)
 }
 
 // countTofu returns a program that is OpenTofu and writes down each process.

@@ -9,12 +9,8 @@ import (
 	"strings"
 	"time"
 
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/controlplane"
 	"github.com/terrace-dev/terrace/test/harness"
 	"github.com/terrace-dev/terrace/test/kubelet"
@@ -67,11 +63,7 @@ func (s *stage) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), infrav1.AddToScheme(scheme), sourcev1.AddToScheme(scheme)); err != nil {
-		return err
-	}
-	if s.client, err = client.NewWithWatch(s.plane.Config, client.Options{Scheme: scheme}); err != nil {
+	if s.client, err = harness.NewClient(s.plane.Config); err != nil {
 		return err
 	}
 	s.say("API server %s", s.plane.Config.Host)
