@@ -43,6 +43,12 @@ func (c cgroup) usage() (int64, bool) {
 	return max(usage, 0), true
 }
 
+// kills counts the processes of the container that the kernel killed because memory
+// ran out; 0 if nobody knows.
+func (c cgroup) kills() int64 {
+	return max(c.stat("memory.events", "oom_kill"), c.stat("memory/memory.oom_control", "oom_kill"))
+}
+
 // number reads the first of the files that has one.
 func (c cgroup) number(files ...string) (int64, bool) {
 	for _, file := range files {

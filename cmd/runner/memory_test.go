@@ -39,6 +39,22 @@ func v1(limit string, usage, cached int64) map[string]string {
 	}
 }
 
+func TestProcessesThatMemoryKilledAreCounted(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  int64
+	}{
+		"cgroup v2":   {map[string]string{"memory.events": "oom 5\noom_kill 3\noom_group_kill 0\n"}, 3},
+		"cgroup v1":   {map[string]string{"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"}, 4},
+		"no accounts": {nil, 0},
+	} {
+		if got := accounts(t, test.files).kills(); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}
+
 func TestMemoryDecidesWhatFits(t *testing.T) {
 	t.Parallel()
 	const limit = 2048 * mebibyte

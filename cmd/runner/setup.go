@@ -37,11 +37,12 @@ func setup(ctx context.Context, opts *options) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer listener.Close()
-	executor, err := newEngine(ctx, opts, log)
+	memory := cgroup{root: "/sys/fs/cgroup"}
+	executor, err := newEngine(ctx, opts, memory, log)
 	if err != nil {
 		return err
 	}
-	server := runner.NewServer(executor, serverOptions(opts, cgroup{root: "/sys/fs/cgroup"}, keys, log))
+	server := runner.NewServer(executor, serverOptions(opts, memory, keys, log))
 	log.Info("serving", "name", opts.name(), "address", listener.Addr().String(), "tools", len(executor.Tools()))
 	footprint.Shrink()
 	if err := server.Serve(ctx, listener, pki.ServerConfig(keys.source), interceptors()...); err != nil {
@@ -51,7 +52,7 @@ func setup(ctx context.Context, opts *options) error {
 	return nil
 }
 
-func newEngine(ctx context.Context, opts *options, log *slog.Logger) (*engine.Engine, error) {
+func newEngine(ctx context.Context, opts *options, memory cgroup, log *slog.Logger) (*engine.Engine, error) {
 	if _, err := opts.apiConfig(); err != nil {
 		return nil, err
 	}
@@ -60,11 +61,12 @@ func newEngine(ctx context.Context, opts *options, log *slog.Logger) (*engine.En
 		log.Error("neither tofu nor terraform was found; see --tofu-path and --terraform-path")
 	}
 	return engine.New(ctx, engine.Options{
-		Directory: opts.dataDir,
-		Tools:     tools,
-		Config:    opts.ownAccess,
-		Env:       engine.OwnEnv(),
-		CLIConfig: opts.toolCLIConfig,
+		Directory:   opts.dataDir,
+		Tools:       tools,
+		Config:      opts.ownAccess,
+		Env:         engine.OwnEnv(),
+		CLIConfig:   opts.toolCLIConfig,
+		MemoryKills: memory.kills,
 	})
 }
 

@@ -54,6 +54,9 @@ type Options struct {
 	CLIConfig string
 	// InterruptGrace replaces DefaultInterruptGrace.
 	InterruptGrace time.Duration
+	// MemoryKills counts the processes that the kernel killed because memory ran out,
+	// among those that tools start; nil if nobody can tell.
+	MemoryKills func() int64
 	// Hostname is what the tools write into locks; empty means the system's.
 	Hostname string
 }
@@ -85,6 +88,9 @@ func New(ctx context.Context, options Options) (*Engine, error) {
 	sources, err := runner.NewSourceStore(filepath.Join(options.Directory, "sources"), runner.SourceOptions{Keep: keepSources})
 	if err != nil {
 		return nil, err
+	}
+	if options.MemoryKills == nil {
+		options.MemoryKills = func() int64 { return 0 }
 	}
 	e := &Engine{SourceStore: sources, options: options, tools: map[string]*tool{}, started: time.Now(), cache: make(chan struct{}, 1)}
 	if e.options.CLIConfig == "" {

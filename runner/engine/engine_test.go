@@ -78,8 +78,9 @@ type lab struct {
 	calls     string // file with one line per process of the tool
 	config    *rest.Config
 	sequence  atomic.Int64
-	audited   int    // writes seen so far
-	hostname  string // that the engine is told; empty means the system's
+	audited   int          // writes seen so far
+	hostname  string       // that the engine is told; empty means the system's
+	starved   atomic.Int64 // processes that the kernel is said to have killed
 }
 
 // labAgent is what the tests' own client calls itself.
@@ -160,6 +161,7 @@ func (l *lab) restartWith(dir, tool string, grace time.Duration) {
 		CLIConfig:      binary(l.t, "providers/cli.tfrc"),
 		InterruptGrace: grace,
 		Hostname:       l.hostname,
+		MemoryKills:    l.starved.Load,
 	})
 	if err != nil {
 		l.t.Fatal(err)

@@ -30,10 +30,21 @@ type toolError struct {
 	errors  []diagnostic // from a command that speaks JSON
 	stderr  string
 	killed  bool // by a signal, so that it could not release its lock
+	starved bool // the kernel killed something meanwhile, because memory ran out
 	cause   error
 }
 
+// needsMemory is what to do when memory ran out. The tool cannot know of it.
+const needsMemory = "; meanwhile the kernel killed a process of the runner, because its memory limit was reached: raise it in spec.runner.template, or let the module need less"
+
 func (e *toolError) Error() string {
+	if e.starved {
+		return e.words() + needsMemory
+	}
+	return e.words()
+}
+
+func (e *toolError) words() string {
 	if len(e.errors) > 0 {
 		return e.errors[0].line()
 	}
@@ -68,6 +79,7 @@ func (op *operation) exec(ctx context.Context, w *workspace, command string, mes
 	tf.SetStderr(stderr)
 	_ = os.Remove(w.pidFile())
 	op.processes++
+	kills := op.engine.options.MemoryKills()
 
 	done := make(chan error, 1)
 	go func() {
@@ -82,6 +94,7 @@ func (op *operation) exec(ctx context.Context, w *workspace, command string, mes
 		return nil // it was done before it could be interrupted
 	}
 	failure := &toolError{command: command, stderr: op.redact(stderr.String()), cause: err, killed: wasKilled(err)}
+	failure.starved = op.engine.options.MemoryKills() > kills
 	if ctx.Err() != nil {
 		if failure.killed {
 			return errKilled

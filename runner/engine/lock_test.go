@@ -253,11 +253,15 @@ resource "terraform_data" "slow" {
 	report.onLine = func(line string) {
 		if strings.Contains(line, "Executing") {
 			_ = syscall.Kill(l.toolPID(object), syscall.SIGKILL) // as the kernel does when memory runs out
+			l.starved.Add(1)
 		}
 	}
 	result, _ := l.runContext(t.Context(), l.applyRequest(object, plan.GetId()), report)
 	if result.GetFailure().GetReason() != infrav1.ApplyFailedReason {
 		t.Fatalf("result = %v, want a failed apply", result)
+	}
+	if message := result.GetFailure().GetMessage(); !strings.Contains(message, "memory limit was reached") {
+		t.Errorf("the message does not say that memory ran out: %s", message)
 	}
 	l.write(l.dir+"/again", "")
 	again, _ := l.run(l.planRequest(object, &runnerpb.PlanOptions{}))
@@ -266,6 +270,13 @@ resource "terraform_data" "slow" {
 	}
 	if applied := l.apply(object, again.GetPlan().GetId()); applied.GetResourceCount() != 1 {
 		t.Errorf("apply = %v", applied)
+	}
+	object.Spec.Inline["main.tf"] = `data "terraform_remote_state" "none" {
+  backend = "local"
+}`
+	again, _ = l.run(l.planRequest(object, &runnerpb.PlanOptions{}))
+	if message := again.GetFailure().GetMessage(); message == "" || strings.Contains(message, "memory") {
+		t.Errorf("what failed with memory enough says %q", message)
 	}
 }
 

@@ -414,7 +414,7 @@ func (op *operation) classify(ctx context.Context, reason string, err error) err
 			return terminal(reason, "%s failed: %s", tool.command, first.line())
 		}
 	}
-	return &failure{kind: kindRetry, reason: reason, message: tool.command + " failed: " + first.line()}
+	return &failure{kind: kindRetry, reason: reason, message: tool.command + " failed: " + tool.Error()}
 }
 
 func (e *toolError) describe() string {
