@@ -350,13 +350,17 @@ func (p *Pool) Named(ctx context.Context, namespace, name string) (operation.Run
 	known, ok := p.pods[key]
 	p.mu.Unlock()
 	if !ok {
-		// What was not seen yet may be there all the same.
+		// What was not seen yet may be there all the same. No name: it was given to none.
 		seen := &corev1.Pod{}
-		err := p.options.Reader.Get(ctx, key, seen)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("looking for runner pod %s: %w", key, err)
+		found := name != ""
+		if found {
+			err := p.options.Reader.Get(ctx, key, seen)
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("looking for runner pod %s: %w", key, err)
+			}
+			found = err == nil
 		}
-		if apierrors.IsNotFound(err) || seen.Labels[ManagerLabel] != p.options.Manager {
+		if !found || seen.Labels[ManagerLabel] != p.options.Manager {
 			known = &pod{name: key, changed: make(chan struct{}), state: state{Phase: gone, Message: "the pod is gone"}}
 		} else {
 			p.mu.Lock()

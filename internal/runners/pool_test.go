@@ -178,13 +178,13 @@ func TestOperationsOfRunnersThatAreGoneAreLost(t *testing.T) {
 	known := l.ready(nil)
 	l.remove(&corev1.Pod{}, known.Name())
 	l.eventuallyGone(known.Name())
-	for _, name := range []string{known.Name(), "terrace-runner-never-was"} {
+	for _, name := range []string{known.Name(), "terrace-runner-never-was", ""} {
 		named, err := l.pool.Named(l.ctx, l.namespace, name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := l.await(named); !errors.Is(err, operation.ErrLost) {
-			t.Errorf("%s: error = %v, want ErrLost", name, err)
+			t.Errorf("%q: error = %v, want ErrLost", name, err)
 		}
 		named.Release()
 	}

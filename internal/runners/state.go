@@ -75,6 +75,10 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 // waiting says why a container does not run, if that is worth a word. The reasons
 // are the kubelet's (pkg/kubelet/images and kuberuntime of Kubernetes 1.37).
 func waiting(c *corev1.ContainerStatus) (reason, message string) {
+	// The kubelet may leave it at that while it waits before it starts the container again.
+	if ended := c.State.Terminated; ended != nil && ended.ExitCode != 0 {
+		return infrav1.RunnerFailedReason, fmt.Sprintf("container %s is to be started again; it ended with %s", c.Name, exitOf(ended))
+	}
 	if c.State.Waiting == nil {
 		return "", ""
 	}
@@ -110,7 +114,10 @@ func endOf(pod *corev1.Pod) string {
 
 func exitOf(t *corev1.ContainerStateTerminated) string {
 	text := fmt.Sprintf("exit code %d (%s)", t.ExitCode, t.Reason)
-	if t.Message != "" {
+	switch {
+	case t.Reason == "OOMKilled": // its last words do not know of it
+		text += ": it needs more memory than its limit, which spec.runner.template can raise"
+	case t.Message != "":
 		text += ": " + t.Message
 	}
 	return text

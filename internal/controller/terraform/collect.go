@@ -102,7 +102,7 @@ func (s *scope) progress(snapshot operation.Snapshot[attempt]) reconcile.Result 
 	if written == nil || written.ID != snapshot.ID {
 		started := timeOf(snapshot.Meta.StartedAt)
 		written = &infrav1.OperationStatus{
-			ID: snapshot.ID, Type: operationType(snapshot.Type), StartedAt: &started,
+			ID: snapshot.ID, Type: operationType(snapshot.Type), Runner: snapshot.Runner, StartedAt: &started,
 			PlanID: snapshot.Meta.PlanID, Generation: snapshot.Meta.Generation,
 		}
 		if source := snapshot.Meta.Source; source != nil {

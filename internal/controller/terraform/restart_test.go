@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
@@ -78,6 +79,22 @@ func TestManagerRestartDuringAnApply(t *testing.T) {
 			t.Errorf("history = %v, want the lost apply between the plans", results)
 		}
 	})
+}
+
+func TestAPlanThatIsShownLateNamesItsRunnerForTheNextManager(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	obj := w.ready(w.create(w.terraform("a").auto()))
+	g := newGate(noChanges())
+	w.engine.on(g.answer, nil, nil)
+	w.annotate(obj, meta.ReconcileRequestAnnotation, "one") // its intent is not written before it starts
+	<-g.entered
+	obj = w.until(obj, "shown", func(o *infrav1.Terraform) bool { return o.Status.Operation != nil })
+	if got := obj.Status.Operation.Runner; got != "runner" {
+		t.Errorf("the runner in status is %q: a manager that starts now does not find it", got)
+	}
+	close(g.open)
+	w.ready(obj)
 }
 
 func TestAnApplyThatWasLostCountsIfItLeftNothingToDo(t *testing.T) {
