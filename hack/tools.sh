@@ -10,6 +10,7 @@
 #   golangci-lint         for `make lint`
 #   kubectl kubelet kube-controller-manager kube-scheduler kube-proxy coredns
 #                         the rest of the cluster of the end to end tests
+#   source-controller     Flux's, which runs in that cluster
 #
 # A tool that the machine has at the right version is linked: etcd and
 # kube-apiserver from $KUBEBUILDER_ASSETS, tofu from $PATH. Anything else is built
@@ -153,6 +154,10 @@ coredns() {
   build coredns "$modules/coredns" "-s -w" .=coredns
 }
 
+source_controller() {
+  build source-controller "$modules/source-controller" "-s -w" github.com/fluxcd/source-controller=source-controller
+}
+
 tofu() {
   local v found
   v=$(version opentofu github.com/opentofu/opentofu)
@@ -216,7 +221,7 @@ main() {
   for tool in "$@"; do
     case $tool in
     etcd | kube-apiserver | tofu | provider | controller-gen | protoc | golangci-lint) "${tool//-/_}" ;;
-    kubectl | kubelet | kube-controller-manager | kube-scheduler | kube-proxy | coredns) "${tool//-/_}" ;;
+    kubectl | kubelet | kube-controller-manager | kube-scheduler | kube-proxy | coredns | source-controller) "${tool//-/_}" ;;
     *)
       say "$tool" "no such tool" >&2
       exit 2
