@@ -20,6 +20,9 @@ WITH_TOOLS := KUBEBUILDER_ASSETS=$(BIN) TERRACE_TOFU=$(BIN)/tofu TERRACE_TF_CLI_
 # A developer's own configuration of Terraform must not change what tests see.
 unexport TF_CLI_CONFIG_FILE
 
+# The cluster's program without bin/, built as bin/cluster is so that Go's cache serves both.
+CLUSTER := CGO_ENABLED=0 go run -trimpath ./test/cluster
+
 # PKG and RUN narrow `make test`: make test PKG=./runner/... RUN=TestPlan
 PKG ?= ./...
 TESTFLAGS ?= -race -timeout 20m
@@ -91,12 +94,17 @@ test-faults: tools ## Kill manager and runner at every point of a story (make te
 	cd test/faults && $(WITH_TOOLS) TERRACE_FAULTS_ALL=1 go test -count=1 -timeout 60m $(if $(RUN),-run '$(RUN)')
 
 .PHONY: cluster-up
-cluster-up: cluster-tools ## Start a real one-node Kubernetes on this machine, with the product's images (takes root)
+cluster-up: cluster-check cluster-tools ## Start a real one-node Kubernetes on this machine, with the product's images (takes root)
 	@$(BIN)/cluster up
 
 .PHONY: cluster-down
 cluster-down: ## Remove every trace of that cluster
-	@go run ./test/cluster down
+	@$(CLUSTER) down
+
+# Before anything is built: it takes minutes.
+.PHONY: cluster-check
+cluster-check:
+	@$(CLUSTER) check
 
 # What the cluster is made of. The images hold the product's programs as they are now.
 .PHONY: cluster-tools
@@ -104,9 +112,19 @@ cluster-tools: build
 	@hack/tools.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl coredns tofu
 	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./test/cluster ./test/cluster/pause
 
+# What only tests need of the cluster: Flux's source-controller, and a git server.
+.PHONY: e2e-images
+e2e-images: cluster-up
+	@hack/tools.sh source-controller provider
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./test/e2e/gitserver
+	@$(BIN)/cluster load terrace-source-controller:dev terrace-gitserver:dev terrace-runner-test:dev
+
+# One after the other: figures are not to depend on what else runs. RUN leaves them out.
 .PHONY: e2e
-e2e: cluster-up ## Test the product's images in that cluster, and that the cluster leaves no trace
-	TERRACE_E2E_KUBECONFIG="$$($(BIN)/cluster kubeconfig)" go test -count=1 -timeout 40m $(if $(RUN),-run '$(RUN)') ./test/cluster ./test/e2e
+e2e: e2e-images ## Test the product's images in that cluster, and that clusters leave no trace; measure into bench/
+	@export TERRACE_E2E_KUBECONFIG="$$($(BIN)/cluster kubeconfig)"; set -x; \
+	  go test -p 1 -count=1 -timeout 20m $(if $(RUN),-run '$(RUN)') ./test/e2e ./test/cluster; \
+	  $(if $(RUN),:,go run ./test/e2e/bench)
 
 .PHONY: bench
 bench: tools build ## Measure against the raw tools; results go to bench/

@@ -43,7 +43,7 @@ func newTestSite(t *testing.T, name, network string) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := down(context.Background(), s); err != nil { // the test is over
+		if err := down(context.Background(), s, newProgress(t.Output())); err != nil { // the test is over
 			t.Error(err)
 		}
 	})
@@ -90,7 +90,7 @@ func TestAClusterLeavesNoTrace(t *testing.T) {
 		t.Errorf("up has started another cluster: %+v, %v", again, err)
 	}
 
-	if err := down(t.Context(), s); err != nil {
+	if err := down(t.Context(), s, newProgress(t.Output())); err != nil {
 		t.Fatal(err)
 	}
 	if processes, err := s.processes(namespace); err != nil || len(processes) > 0 {
@@ -102,7 +102,7 @@ func TestAClusterLeavesNoTrace(t *testing.T) {
 			t.Errorf("%s changed from\n%s\nto\n%s", what, before[what], after[what])
 		}
 	}
-	if err := down(t.Context(), s); err != nil {
+	if err := down(t.Context(), s, newProgress(t.Output())); err != nil {
 		t.Errorf("down, while it is down: %v", err)
 	}
 }
@@ -149,6 +149,7 @@ func machine(t *testing.T, s *site) map[string]string {
 	}
 	state["mounts"] = read("/proc/self/mountinfo")
 	state["routes"] = read("/proc/net/route")
+	state["controllers of groups"] = read(filepath.Join(s.cgroupMount, subtreeControl)) // with version 2
 	for name := range sysctls {
 		state["setting "+name] = read(filepath.Join("/proc/sys", name))
 	}

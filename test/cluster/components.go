@@ -59,6 +59,8 @@ func (s *site) foundation() []component {
 				"--authorization-mode=Node,RBAC",
 				"--enable-admission-plugins=NodeRestriction",
 				"--allow-privileged",
+				"--audit-policy-file=" + nodeDir + "/config/audit.yaml",
+				"--audit-log-path=" + nodeDir + "/log/audit.log",
 				"--client-ca-file=" + pkiFile("ca.crt"),
 				"--tls-cert-file=" + pkiFile("kube-apiserver.crt"),
 				"--tls-private-key-file=" + pkiFile("kube-apiserver.key"),
@@ -129,7 +131,7 @@ func pkiFile(name string) string { return nodeDir + "/pki/" + name }
 // serves returns a check that an address answers with success.
 func serves(url string) func(context.Context) error {
 	client := &http.Client{
-		Timeout: 2 * time.Second,
+		Timeout: 10 * time.Second,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // some make up a certificate, and nothing is told to them

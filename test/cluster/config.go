@@ -84,6 +84,7 @@ func (s *site) writeConfig() error {
 		return fmt.Errorf("creating certificates: %w", err)
 	}
 	for file, name := range map[string]string{
+		"config/audit.yaml":        "audit.yaml",
 		"config/containerd.toml":   "containerd.toml",
 		"config/kubelet.yaml":      "kubelet.yaml",
 		"config/kube-proxy.yaml":   "kube-proxy.yaml",

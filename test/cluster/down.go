@@ -8,18 +8,29 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 )
 
 // down ends the cluster and removes every trace of it. With its first process the
 // kernel ends all others of the node and drops their mounts, interfaces and rules; left
 // are control groups and files. It fails if anything is still there afterwards.
-func down(ctx context.Context, s *site) error {
+func down(ctx context.Context, s *site, p *progress) error {
+	if err := checkRights(); err != nil {
+		return err
+	}
+	release, err := s.lock(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.remove(ctx)
+}
+
+// remove is down for those who hold the lock.
+func (s *site) remove(ctx context.Context) error {
 	id, err := s.readIdentity()
 	if err != nil {
 		return err
@@ -54,25 +65,6 @@ func down(ctx context.Context, s *site) error {
 		return fmt.Errorf("the cluster %s has left:\n  %s", s.Name, strings.Join(left, "\n  "))
 	}
 	return nil
-}
-
-// unlink removes the link. It goes with the node's network, but that may take minutes:
-// connections whose other end is gone keep it until they time out.
-func (s *site) unlink(ctx context.Context) error {
-	var removed error
-	if s.linked() {
-		removed = ip(ctx, s.nodeRoot(), nil, "link delete "+s.device()) // fails if it has just gone
-	}
-	if err := poll(ctx, 10*time.Second, func() bool { return !s.linked() }); err != nil {
-		return fmt.Errorf("the interface %s does not go away: %w", s.device(), errors.Join(removed, err))
-	}
-	return nil
-}
-
-// linked says whether the machine's end of the link exists.
-func (s *site) linked() bool {
-	_, err := net.InterfaceByName(s.device())
-	return err == nil
 }
 
 // traces returns what there is of the cluster, up or not: processes in the node's

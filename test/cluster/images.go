@@ -43,7 +43,7 @@ func (w *workshop) file(name, suffix string) string {
 func (w *workshop) make(ctx context.Context, name string) (string, error) {
 	r, known := recipes[name]
 	if !known {
-		return "", fmt.Errorf("there is no image %s; there are %s", name, strings.Join(imageNames(), ", "))
+		return "", fmt.Errorf("there is no image %s; there are %s", name, strings.Join(slices.Sorted(maps.Keys(recipes)), ", "))
 	}
 	var layers []image.Layer
 	if r.base != nil {
@@ -91,7 +91,7 @@ func (w *workshop) addTop(ctx context.Context, r recipe, files *image.Files) err
 	return r.rest(ctx, w, files)
 }
 
-// imageNames returns all images in the order in which a cluster needs them.
+// imageNames returns the images of every cluster in the order in which it needs them.
 func imageNames() []string {
 	return []string{pauseImage, dnsImage, managerImage, runnerImage}
 }

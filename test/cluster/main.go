@@ -27,7 +27,8 @@ const usage = `usage: cluster [flags] COMMAND
 
   up              start the cluster, or what is missing of it, with the product's images
   down            remove every trace of it
-  status          say whether it is up
+  status          say what of it runs, or what has ended
+  check           say whether this machine can have it
   kubeconfig      print the file that kubectl needs
   load [IMAGE]    make images anew, all or those named, and give them to the node
   images [IMAGE]  make images, in bin/images, without a cluster
@@ -82,13 +83,15 @@ func command(ctx context.Context, s *site, args []string, out io.Writer) error {
 		fmt.Fprintf(out, "\nexport KUBECONFIG=%s\n", s.kubeconfig())
 		return nil
 	case "down":
-		if err := down(ctx, s); err != nil {
+		if err := down(ctx, s, p); err != nil {
 			return err
 		}
 		p.say("cluster %s is down", s.Name)
 		return nil
 	case "status":
-		return status(s, out)
+		return status(ctx, s, out)
+	case "check":
+		return s.check()
 	case "kubeconfig":
 		fmt.Fprintln(out, s.kubeconfig())
 		return nil
@@ -103,26 +106,15 @@ func command(ctx context.Context, s *site, args []string, out io.Writer) error {
 	}
 }
 
-// status fails if the cluster is not up.
-func status(s *site, out io.Writer) error {
-	id, err := s.readIdentity()
-	if err != nil {
-		return err
-	}
-	if !id.alive() {
-		return s.explainEnd(fmt.Errorf("cluster %s is not up", s.Name))
-	}
-	fmt.Fprintf(out, "cluster %s is up, its first process is %d\n", s.Name, id.PID)
-	return nil
-}
-
 func loadImages(ctx context.Context, s *site, p *progress, names []string) error {
-	id, err := s.readIdentity()
+	release, err := s.lock(ctx, p)
 	if err != nil {
 		return err
 	}
-	if !id.alive() {
-		return s.explainEnd(fmt.Errorf("cluster %s is not up", s.Name))
+	defer release()
+	id, err := s.livingNode()
+	if err != nil {
+		return err
 	}
 	shop, err := newWorkshop(s)
 	if err != nil {
@@ -144,6 +136,11 @@ func makeImages(ctx context.Context, s *site, p *progress, names []string) error
 	if len(names) == 0 {
 		names = imageNames()
 	}
+	release, err := s.lockFiles(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	for _, name := range names {
 		if _, err := shop.make(ctx, name); err != nil {
 			return err

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +31,14 @@ func runNode(ctx context.Context, s *site) error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("the command node is only for up to start")
 	}
+	// Who finds the link or a process of the node must find this too, even if up is gone.
+	id, err := identifySelf()
+	if err != nil {
+		return err
+	}
+	if err := s.writeIdentity(id); err != nil {
+		return err
+	}
 	if err := unix.Sethostname([]byte(s.Name)); err != nil {
 		return err
 	}
@@ -41,7 +48,7 @@ func runNode(ctx context.Context, s *site) error {
 	if err := os.Setenv("PATH", "/usr/sbin:/usr/bin"); err != nil {
 		return err
 	}
-	if err := s.configureLink(ctx); err != nil {
+	if err := s.makeLink(ctx, id); err != nil {
 		return err
 	}
 	n := &node{site: s, children: map[int]string{}}
@@ -63,48 +70,12 @@ func runNode(ctx context.Context, s *site) error {
 	return <-failed
 }
 
-// outsideFile is the file descriptor of the machine's network namespace.
-const outsideFile = 3
-
-// configureLink makes the link to the machine and gives the node its addresses. It has
-// no default route: nothing gets out of here but to this machine.
-func (s *site) configureLink(ctx context.Context) error {
-	outside := os.NewFile(outsideFile, "net")
-	defer outside.Close()
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600); err != nil {
-		return err
-	}
-	return ip(ctx, "", outside,
-		"link set lo up",
-		fmt.Sprintf("link add eth0 type veth peer name %s netns /proc/self/fd/%d", s.device(), outsideFile),
-		fmt.Sprintf("address add %s/%d dev eth0", s.NodeIP, nodeBits),
-		"link set eth0 up",
-		// There must be a route before kube-proxy's rules replace the address.
-		fmt.Sprintf("route add %s dev eth0 src %s", s.Services, s.NodeIP),
-	)
-}
-
-// ip runs commands of ip, in another root if one is given. It gets the file, if there
-// is one, under the number outsideFile.
-func ip(ctx context.Context, root string, file *os.File, commands ...string) error {
-	cmd := exec.CommandContext(ctx, "/usr/bin/ip", "-batch", "-")
-	cmd.SysProcAttr = &unix.SysProcAttr{Chroot: root}
-	cmd.Dir = "/"
-	if file != nil {
-		cmd.ExtraFiles = []*os.File{file}
-	}
-	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("setting up the network: %w: %s", err, out)
-	}
-	return nil
-}
-
 func (n *node) start(ctx context.Context, components []component) error {
 	for _, c := range components {
 		if err := n.startOne(ctx, c); err != nil {
-			n.report(c.name, err.Error())
-			return fmt.Errorf("starting %s: %w", c.name, err)
+			err = fmt.Errorf("starting %s: %w", c.name, err)
+			n.report(c.name, err)
+			return err
 		}
 	}
 	return nil
@@ -166,15 +137,15 @@ func (n *node) reap() error {
 		if status.Signaled() {
 			how = status.Signal().String()
 		}
-		n.report(name, how)
-		return fmt.Errorf("%s ended: %s", name, how)
+		err = fmt.Errorf("%s ended: %s", name, how)
+		n.report(name, err)
+		return err
 	}
 }
 
-// report leaves the name of the component that failed, and how, to up.
-func (n *node) report(name, how string) {
-	file := filepath.Join(nodeDir, "failure")
-	if err := os.WriteFile(file, []byte(name+"\n"+how), 0o600); err != nil {
+// report leaves the name of the component that failed, and how, to up and status.
+func (n *node) report(name string, failure error) {
+	if err := writeFailure(filepath.Join(nodeDir, "failure"), name, failure); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 }

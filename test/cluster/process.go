@@ -22,15 +22,43 @@ import (
 // identity is what is known of the node's first process. Its id alone may come to
 // belong to another process.
 type identity struct {
-	PID   int
+	PID int
+	// Start is when it started, since the machine did.
 	Start string
+	// Boot is different each time that the machine starts.
+	Boot string
 }
 
 // identify describes a process that runs.
 func identify(pid int) (*identity, error) {
 	_, start, err := processState(pid)
-	return &identity{PID: pid, Start: start}, err
+	return &identity{PID: pid, Start: start, Boot: bootID()}, err
 }
+
+// identifySelf is for the node, while it sees the machine's processes still: its own
+// id is another one there.
+func identifySelf() (*identity, error) {
+	link, err := os.Readlink("/proc/self")
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(link)
+	if err != nil {
+		return nil, err
+	}
+	return identify(pid)
+}
+
+func bootID() string {
+	content, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "" // then start times have to do
+	}
+	return string(bytes.TrimSpace(content))
+}
+
+// root is what the node sees as the root of the file system.
+func (id *identity) root() string { return filepath.Join("/proc", strconv.Itoa(id.PID), "root") }
 
 // namespace opens the namespace of the node's processes. As long as it is open no
 // other one gets its name. Processes of containers are in namespaces below it.
@@ -43,11 +71,12 @@ func (id *identity) namespace() (file *os.File, name string, err error) {
 	return file, name, err
 }
 
-// readIdentity returns that of the cluster's node, or nil if none was started.
+// readIdentity returns that of the cluster's node, or nil if none was started. Who
+// removes the file of a cluster that is up leaves the link to find it by.
 func (s *site) readIdentity() (*identity, error) {
 	content, err := os.ReadFile(s.run("node.json"))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil //nolint:nilnil // there is no node
+		return s.linkIdentity(), nil
 	}
 	if err != nil {
 		return nil, err
@@ -67,7 +96,7 @@ func (s *site) writeIdentity(id *identity) error {
 // alive says whether the process runs still. Of one that has ended all threads and,
 // since it is the first of its namespace, all other processes in there are gone.
 func (id *identity) alive() bool {
-	if id == nil {
+	if id == nil || id.Boot != bootID() {
 		return false
 	}
 	state, start, err := processState(id.PID)
@@ -102,8 +131,9 @@ func processState(pid int) (state, start string, err error) {
 	return fields[stateField], fields[startField], nil
 }
 
-// spawn starts the node's first process. It outlives this one.
-func (s *site) spawn(ctx context.Context) error {
+// spawn starts the node's first process, which outlives this one, and returns when it
+// has made its link.
+func (s *site) spawn(ctx context.Context) (err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -128,28 +158,25 @@ func (s *site) spawn(ctx context.Context) error {
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting the node (it takes root): %w", err)
+		return fmt.Errorf("starting the node: %w", err)
 	}
 	go func() { _ = cmd.Wait() }()
 	id, err := identify(cmd.Process.Pid)
 	if err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
-	if err := s.writeIdentity(id); err != nil {
-		return errors.Join(err, cmd.Process.Kill())
-	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, id.kill(context.WithoutCancel(ctx)))
+		}
+	}()
 	if err := poll(ctx, 30*time.Second, func() bool { return s.linked() || !id.alive() }); err != nil {
 		return fmt.Errorf("the node does not make its link: %w", err)
 	}
 	if !id.alive() {
 		return errors.New("the node ended")
 	}
-	return ip(ctx, s.nodeRoot(), nil,
-		fmt.Sprintf("address add %s/%d dev %s", s.MachineIP, nodeBits, s.device()),
-		fmt.Sprintf("link set %s up", s.device()),
-		fmt.Sprintf("route add %s via %s", s.Pods, s.NodeIP),
-		fmt.Sprintf("route add %s via %s", s.Services, s.NodeIP),
-	)
+	return nil
 }
 
 // kill ends the node, and returns when everything in it is gone.

@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io/fs"
+	"path"
 	"path/filepath"
 
 	"github.com/terrace-dev/terrace/test/cluster/image"
@@ -16,6 +18,13 @@ const (
 	dnsImage     = "terrace-coredns:dev"
 	managerImage = "terrace-manager:dev"
 	runnerImage  = "terrace-runner:dev"
+)
+
+// Images that only end to end tests need: make e2e loads them.
+const (
+	sourceControllerImage = "terrace-source-controller:dev"
+	gitServerImage        = "terrace-gitserver:dev"
+	runnerTestImage       = "terrace-runner-test:dev"
 )
 
 // user is whom the product's images run as.
@@ -36,6 +45,54 @@ type recipe struct {
 }
 
 var nonRoot = fmt.Sprintf("%d:%d", user, user)
+
+// runnerRecipe is that of the runner's image.
+var runnerRecipe = recipe{
+	config: image.Config{
+		User:         nonRoot,
+		Entrypoint:   []string{"/usr/local/bin/runner"},
+		ExposedPorts: map[string]struct{}{"9444/tcp": {}},
+		Env: []string{
+			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"HOME=/var/lib/terrace/home",
+		},
+	},
+	base:     debianBase,
+	programs: map[string]string{"runner": "usr/local/bin/runner", "tofu": "usr/local/bin/tofu"},
+	rest: func(ctx context.Context, w *workshop, files *image.Files) error {
+		tofu, err := w.moduleDir(ctx, "opentofu", "github.com/opentofu/opentofu")
+		if err != nil {
+			return err
+		}
+		if err := files.Copy("licenses/opentofu", 0o644, filepath.Join(tofu, "LICENSE")); err != nil {
+			return err
+		}
+		return files.Copy("licenses/terrace", 0o644, filepath.Join(w.site.root, "LICENSE"))
+	},
+}
+
+// withProvider is a recipe for an image FROM another: with the tests' provider in one
+// of the directories where tofu looks for providers before it asks a registry.
+func withProvider(r recipe) recipe {
+	rest := r.rest
+	r.rest = func(ctx context.Context, w *workshop, files *image.Files) error {
+		if err := rest(ctx, w, files); err != nil {
+			return err
+		}
+		mirror := w.site.bin("providers")
+		return filepath.WalkDir(filepath.Join(mirror, "registry.opentofu.org"), func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			name, err := filepath.Rel(mirror, file)
+			if err != nil {
+				return err
+			}
+			return files.Copy(path.Join("usr/local/share/terraform/plugins", name), 0o755, file)
+		})
+	}
+	return r
+}
 
 // recipes correspond to Dockerfile and Dockerfile.runner, as far as they are the
 // product's images.
@@ -58,27 +115,23 @@ var recipes = map[string]recipe{
 			return files.Copy("licenses/terrace", 0o644, filepath.Join(w.site.root, "LICENSE"))
 		},
 	},
-	runnerImage: {
+	runnerImage:     runnerRecipe,
+	runnerTestImage: withProvider(runnerRecipe),
+	sourceControllerImage: {
+		config:   image.Config{User: nonRoot, Entrypoint: []string{"/usr/local/bin/source-controller"}},
+		programs: map[string]string{"source-controller": "usr/local/bin/source-controller"},
+		rest:     func(ctx context.Context, w *workshop, files *image.Files) error { return w.addCertificates(ctx, files) },
+	},
+	gitServerImage: {
 		config: image.Config{
-			User:         nonRoot,
-			Entrypoint:   []string{"/usr/local/bin/runner"},
-			ExposedPorts: map[string]struct{}{"9444/tcp": {}},
-			Env: []string{
-				"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-				"HOME=/var/lib/terrace/home",
-			},
+			User:       nonRoot,
+			Entrypoint: []string{"/usr/local/bin/gitserver"},
+			Env:        []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"},
 		},
-		base:     func(ctx context.Context, w *workshop) (image.Layer, error) { return w.runnerBase(ctx) },
-		programs: map[string]string{"runner": "usr/local/bin/runner", "tofu": "usr/local/bin/tofu"},
-		rest: func(ctx context.Context, w *workshop, files *image.Files) error {
-			tofu, err := w.moduleDir(ctx, "opentofu", "github.com/opentofu/opentofu")
-			if err != nil {
-				return err
-			}
-			if err := files.Copy("licenses/opentofu", 0o644, filepath.Join(tofu, "LICENSE")); err != nil {
-				return err
-			}
-			return files.Copy("licenses/terrace", 0o644, filepath.Join(w.site.root, "LICENSE"))
-		},
+		base:     debianBase,
+		programs: map[string]string{"gitserver": "usr/local/bin/gitserver"},
 	},
 }
+
+// debianBase is the layer below programs that need git or a shell.
+func debianBase(ctx context.Context, w *workshop) (image.Layer, error) { return w.runnerBase(ctx) }

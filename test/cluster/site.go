@@ -17,9 +17,11 @@ type site struct {
 	// root is the directory of the repository.
 	root string
 	// network is what the addresses are from.
-	network string
+	network netip.Prefix
 	// replaced are programs that do not come from bin/.
 	replaced map[string]string
+	// cgroupMount is where control groups are mounted.
+	cgroupMount string
 
 	MachineIP, NodeIP, APIServiceIP, DNSIP netip.Addr
 	Link, Pods, Services                   netip.Prefix
@@ -52,7 +54,8 @@ func newSite(root, name, network string) (*site, error) {
 	return &site{
 		Name:         name,
 		root:         root,
-		network:      network,
+		network:      prefix,
+		cgroupMount:  "/sys/fs/cgroup",
 		Link:         netip.PrefixFrom(address(0, 0), nodeBits),
 		Pods:         netip.PrefixFrom(address(1, 0), 24),
 		Services:     netip.PrefixFrom(address(2, 0), 24),
@@ -96,11 +99,8 @@ func (s *site) log(component string) string {
 	return s.run("log", component+".log")
 }
 
-// device is the machine's end of the link. The other end is the node's eth0.
-func (s *site) device() string { return s.Name + "0" }
-
 // CgroupRoot is the group, in each hierarchy, that all pods are in.
-func (s *site) CgroupRoot() string { return "/" + s.Name }
+func (s *site) CgroupRoot() string { return "/terrace-cluster-" + s.Name }
 
 // program is the file of a program of the node.
 func (s *site) program(name string) string {
@@ -112,7 +112,7 @@ func (s *site) program(name string) string {
 
 // arguments returns those that make this program run a command on this cluster.
 func (s *site) arguments(command string) []string {
-	args := []string{"--name=" + s.Name, "--network=" + s.network}
+	args := []string{"--name=" + s.Name, "--network=" + s.network.String()}
 	for name, file := range s.replaced {
 		args = append(args, "--replace="+name+"="+file)
 	}

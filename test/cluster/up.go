@@ -16,11 +16,22 @@ import (
 )
 
 // patience is how long a component may take to serve.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // up starts the cluster, or what is missing of it, and returns when pods can run
 // and find one another by name.
 func up(ctx context.Context, s *site, p *progress) error {
+	if err := checkRights(); err != nil {
+		return err
+	}
+	release, err := s.lock(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.check(); err != nil {
+		return err
+	}
 	shop, err := newWorkshop(s)
 	if err != nil {
 		return err
@@ -29,11 +40,15 @@ func up(ctx context.Context, s *site, p *progress) error {
 	if err != nil {
 		return err
 	}
-	if id.alive() {
+	found := s.whole(id)
+	if found {
 		p.say("cluster %s is up", s.Name)
 	} else {
+		if id != nil {
+			p.say("cluster %s is not up any more: %s; starting it anew", s.Name, s.howItEnded(id))
+		}
 		if err := s.begin(ctx, shop, p); err != nil {
-			return err
+			return s.giveUp(ctx, err)
 		}
 		if id, err = s.readIdentity(); err != nil {
 			return err
@@ -41,22 +56,59 @@ func up(ctx context.Context, s *site, p *progress) error {
 	}
 	alive, cancel := id.whileAlive(ctx)
 	defer cancel()
-	if err := s.finish(alive, shop, id, p); err != nil {
-		err = s.explain(err)
-		if !id.alive() {
-			return err
-		}
-		return errors.Join(err, id.kill(context.WithoutCancel(ctx)))
+	err = s.finish(alive, shop, id, p)
+	switch {
+	case err != nil && found && id.alive():
+		return fmt.Errorf("the cluster stays up, but: %w", s.explain(err))
+	case err != nil:
+		return s.giveUp(ctx, err)
 	}
 	p.say("cluster %s is ready", s.Name)
 	return nil
 }
 
+// whole says whether the cluster is up, and neither about to end nor without its files
+// or its link.
+func (s *site) whole(id *identity) bool {
+	_, err := os.Stat(s.kubeconfig())
+	failed, _ := s.failure()
+	return id.alive() && failed == "" && err == nil && s.linked()
+}
+
+// giveUp ends a cluster that did not start, and explains the error. What tells why stays
+// until the next up or down; nothing stays if the user had enough.
+func (s *site) giveUp(ctx context.Context, err error) error {
+	rest := context.WithoutCancel(ctx)
+	if ctx.Err() != nil {
+		return errors.Join(fmt.Errorf("interrupted: cluster %s is down", s.Name), s.remove(rest))
+	}
+	id, readErr := s.readIdentity()
+	if readErr == nil {
+		readErr = id.kill(rest)
+	}
+	// Its own word, if there is one, is better than what follows from it.
+	who, ok := errors.AsType[*blamed](err)
+	if component, _ := s.failure(); ok && component == "" {
+		readErr = errors.Join(readErr, writeFailure(s.run("failure"), who.component, err))
+	}
+	return errors.Join(s.explain(err), readErr)
+}
+
 // begin removes what another cluster left and starts the node.
 func (s *site) begin(ctx context.Context, shop *workshop, p *progress) error {
-	if err := down(ctx, s); err != nil {
+	if err := s.remove(ctx); err != nil {
 		return fmt.Errorf("removing what was left: %w", err)
 	}
+	for _, name := range programs {
+		if _, err := os.Stat(s.program(name)); err != nil {
+			return fmt.Errorf("make cluster-tools builds what is missing: %w", err)
+		}
+	}
+	release, err := s.lockFiles(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	p.say("unpacking Debian packages (fetching takes a minute, once)")
 	if err := s.unpackNode(ctx, shop.archive); err != nil {
 		return err
@@ -68,14 +120,14 @@ func (s *site) begin(ctx context.Context, shop *workshop, p *progress) error {
 		return fmt.Errorf("creating control groups: %w", err)
 	}
 	p.say("starting the node")
-	if err := s.spawn(ctx); err != nil {
-		return s.explain(err)
-	}
-	return nil
+	return blame("node", s.spawn(ctx))
 }
 
 // finish waits for the components, loads the images and adds cluster DNS.
 func (s *site) finish(ctx context.Context, shop *workshop, id *identity, p *progress) error {
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
 	for _, c := range s.foundation() {
 		if err := s.await(ctx, id, c.name, p); err != nil {
 			return err
@@ -109,17 +161,13 @@ func (s *site) finish(ctx context.Context, shop *workshop, id *identity, p *prog
 
 // await returns when the node says that a component serves.
 func (s *site) await(ctx context.Context, id *identity, name string, p *progress) error {
-	serves := func() bool {
-		_, err := os.Stat(s.run("ready", name))
-		return err == nil
-	}
-	if serves() && id.alive() {
+	if s.serves(name) && id.alive() {
 		return nil
 	}
-	err := poll(ctx, patience, func() bool { return serves() || !id.alive() })
+	err := poll(ctx, patience, func() bool { return s.serves(name) || !id.alive() })
 	switch {
 	case !id.alive():
-		return errors.New("the node ended")
+		return blame("node", errors.New("the node ended"))
 	case err != nil:
 		return blame(name, fmt.Errorf("%s does not serve after %s: %w", name, patience, err))
 	}
@@ -135,28 +183,26 @@ type blamed struct {
 
 func (b *blamed) Unwrap() error { return b.error }
 
-func blame(component string, err error) error { return &blamed{component: component, error: err} }
+func blame(component string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &blamed{component: component, error: err}
+}
 
 // explain adds to an error the component that failed and the end of its log.
 func (s *site) explain(err error) error {
-	component := "node"
+	if component, how := s.failure(); component != "" {
+		return s.showLog(errors.New(how), component)
+	}
 	if who, ok := errors.AsType[*blamed](err); ok {
-		component = who.component
+		return s.showLog(err, who.component)
 	}
-	if content, readErr := os.ReadFile(s.run("failure")); readErr == nil {
-		name, how, _ := strings.Cut(string(content), "\n")
-		component = name
-		err = fmt.Errorf("%s ended: %s", name, how)
-	}
-	return fmt.Errorf("%w\nthe last lines of %s:\n%s", err, s.log(component), tail(s.log(component)))
+	return err
 }
 
-// explainEnd explains an error if the cluster has ended by itself.
-func (s *site) explainEnd(err error) error {
-	if _, statErr := os.Stat(s.run("failure")); statErr != nil {
-		return err
-	}
-	return s.explain(err)
+func (s *site) showLog(err error, component string) error {
+	return fmt.Errorf("%w\nthe last lines of %s:\n%s", err, s.log(component), tail(s.log(component)))
 }
 
 // tail returns the last lines of a file, each cut to a bearable length.
@@ -176,6 +222,11 @@ func tail(file string) string {
 
 // load makes images and gives them to the node, unless it has them.
 func (s *site) load(ctx context.Context, shop *workshop, id *identity, p *progress, names ...string) error {
+	release, err := s.lockFiles(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer release()
 	for _, name := range names {
 		made, err := shop.make(ctx, name)
 		if err != nil {
@@ -204,7 +255,7 @@ func (id *identity) importImage(ctx context.Context, file string) error {
 	}
 	defer in.Close()
 	cmd := exec.CommandContext(ctx, "/usr/bin/ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "-")
-	cmd.SysProcAttr = &unix.SysProcAttr{Chroot: fmt.Sprintf("/proc/%d/root", id.PID)}
+	cmd.SysProcAttr = &unix.SysProcAttr{Chroot: id.root()}
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin"}
 	cmd.Stdin = in
