@@ -5,19 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/terrace-dev/terrace/test/bench/measure"
 	"github.com/terrace-dev/terrace/test/controlplane"
-	"github.com/terrace-dev/terrace/test/harness"
 )
-
-// managerUser is whom the manager is to the API server.
-const managerUser = "system:serviceaccount:" + harness.ManagerNamespace + ":terrace-manager"
 
 // counts are what was done.
 type counts struct{ processes, manager, runner int }
@@ -35,23 +29,8 @@ func (l *lab) count() (c counts, err error) {
 	}
 	all := bytes.Count(text, []byte("\n"))
 	c.processes, l.calls[l.image] = all-l.calls[l.image], all
-	events, err := controlplane.ReadAuditLog(l.audit)
-	if err != nil {
-		return c, err
-	}
-	for _, e := range events[l.seen:] {
-		if !e.IsWrite() || e.ObjectRef == nil || e.ObjectRef.Namespace == harness.ManagerNamespace {
-			continue
-		}
-		switch {
-		case e.User.Username == managerUser:
-			c.manager++
-		case strings.HasPrefix(e.User.Username, "system:serviceaccount:"):
-			c.runner++
-		}
-	}
-	l.seen = len(events)
-	return c, nil
+	c.manager, c.runner, err = l.audit.Writes()
+	return c, err
 }
 
 // counted is count after the manager has written its last event, which it does in the
@@ -83,7 +62,7 @@ type entry struct {
 
 // log returns the lines of the manager's log so far.
 func (l *lab) log() (iter.Seq[entry], error) {
-	text, err := os.ReadFile(l.manager.Log)
+	text, err := os.ReadFile(l.Manager.Log)
 	return func(yield func(entry) bool) {
 		for line := range bytes.Lines(text) {
 			var e entry
@@ -125,13 +104,13 @@ func (l *lab) cycles() ([]time.Duration, error) {
 // starts are the times from the creation of a runner's pod, as the API server
 // recorded it, to the first answer of the runner, as the manager's log tells it.
 func (l *lab) starts() ([]time.Duration, error) {
-	events, err := controlplane.ReadAuditLog(l.audit)
+	events, err := controlplane.ReadAuditLog(l.audit.Path)
 	if err != nil {
 		return nil, err
 	}
 	created := map[string]time.Time{}
 	for _, e := range events {
-		if e.Verb == "create" && e.ObjectRef != nil && e.ObjectRef.Resource == "pods" && e.User.Username == managerUser {
+		if e.Verb == "create" && e.ObjectRef != nil && e.ObjectRef.Resource == "pods" && e.User.Username == measure.ManagerUser {
 			created[e.ObjectRef.Name] = e.Received
 		}
 	}
@@ -149,16 +128,4 @@ func (l *lab) starts() ([]time.Duration, error) {
 		return nil, errors.New("the manager's log tells of no runner that answers")
 	}
 	return times, nil
-}
-
-func median[T int | float64 | time.Duration](values []T) T {
-	slices.Sort(values)
-	return values[len(values)/2]
-}
-
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-// spread is a note that says between what the values are.
-func spread(times []time.Duration) string {
-	return fmt.Sprintf("%.3g to %.3g, %d times", ms(slices.Min(times)), ms(slices.Max(times)), len(times))
 }

@@ -5,41 +5,19 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"runtime"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/terrace-dev/terrace/test/controlplane"
+	"github.com/terrace-dev/terrace/test/bench/measure"
 )
-
-// figure is one line of the table.
-type figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	// Goal is what the figure should not exceed; 0 means there is none.
-	Goal float64 `json:"goal,omitempty"`
-	Note string  `json:"note,omitempty"`
-}
-
-// report is what is written to bench/.
-type report struct {
-	Time    time.Time `json:"time"`
-	Go      string    `json:"go"`
-	CPUs    int       `json:"cpus"`
-	Figures []figure  `json:"figures"`
-}
 
 // sizes say how much is measured.
 type sizes struct{ runs, objects, namespaces, secrets, pods int }
@@ -47,7 +25,7 @@ type sizes struct{ runs, objects, namespaces, secrets, pods int }
 // part is a measurement. The parts run one after the other, on what those before left.
 type part struct {
 	name    string
-	measure func(ctx context.Context, l *lab, n *sizes) ([]figure, error)
+	measure func(ctx context.Context, l *lab, n *sizes) ([]measure.Figure, error)
 }
 
 var parts = []part{{"empty", emptyCluster}, {"real", realTool}, {"restart", restarts}, {"stub", stubTool}, {"memory", fullCluster}}
@@ -71,7 +49,7 @@ func main() {
 }
 
 func run(ctx context.Context, n *sizes, only string) (err error) {
-	r := &report{Time: time.Now().UTC().Truncate(time.Second), Go: runtime.Version(), CPUs: runtime.NumCPU()}
+	r := measure.NewReport()
 	l, err := newLab(ctx)
 	if err != nil {
 		return err
@@ -89,42 +67,9 @@ func run(ctx context.Context, n *sizes, only string) (err error) {
 		fmt.Fprintf(os.Stderr, "measured %s in %.0f s\n", p.name, time.Since(began).Seconds())
 		r.Figures = append(r.Figures, figures...)
 	}
-	r.print()
+	r.Print()
 	if only != "" {
 		return nil
 	}
-	return r.save()
-}
-
-func (r *report) print() {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "figure\tvalue\tgoal\t")
-	for _, f := range r.Figures {
-		goal := ""
-		if f.Goal > 0 {
-			goal = fmt.Sprintf("≤ %g", f.Goal)
-			if f.Value > f.Goal {
-				goal += "  MISSED"
-			}
-		}
-		fmt.Fprintf(w, "%s\t%.3g %s\t%s\t%s\n", f.Name, f.Value, f.Unit, goal, f.Note)
-	}
-	_ = w.Flush()
-}
-
-func (r *report) save() error {
-	root, err := controlplane.ModuleRoot()
-	if err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(root, "bench", "terraform.json")
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return err
-	}
-	fmt.Println("\nwritten to bench/terraform.json")
-	return os.WriteFile(path, append(text, '\n'), 0o600)
+	return r.Save("terraform.json")
 }

@@ -11,16 +11,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-)
 
-// module has 20 resources of the built-in provider.
-const module = `
-resource "terraform_data" "a" {
-  count = 20
-  input = "value ${count.index}"
-}
-output "first" { value = terraform_data.a[0].output }
-`
+	"github.com/terrace-dev/terrace/test/bench/measure"
+)
 
 // warmCycles is how often an object is asked for an unchanged cycle.
 const warmCycles = 3
@@ -34,7 +27,7 @@ type samples struct {
 }
 
 // realTool compares the operator with the tool on the same module, turn by turn.
-func realTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
+func realTool(ctx context.Context, l *lab, n *sizes) ([]measure.Figure, error) {
 	if err := l.start(ctx, realImage); err != nil {
 		return nil, err
 	}
@@ -60,25 +53,25 @@ func realTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	idle, err := settled(ctx, pids[0])
+	idle, err := measure.Settled(ctx, pids[0])
 	if err != nil {
 		return nil, err
 	}
-	rawFirst, rawAgain := median(s.init)+median(s.plan)+median(s.show)+median(s.apply), median(s.replan)
+	rawFirst, rawAgain := measure.Median(s.init)+measure.Median(s.plan)+measure.Median(s.show)+measure.Median(s.apply), measure.Median(s.replan)
 	over := func(d, raw time.Duration) float64 { return float64(d) / float64(raw) }
 	per := func(count, of int) float64 { return float64(count) / float64(of) }
-	return []figure{
-		{Name: "raw tool: init + plan + show + apply", Value: ms(rawFirst), Unit: "ms", Note: "20 resources, kubernetes backend"},
-		{Name: "raw tool: plan, unchanged", Value: ms(rawAgain), Unit: "ms"},
-		{Name: "first apply in a warm pod: created to Ready", Value: ms(median(s.warm)), Unit: "ms", Note: spread(s.warm)},
-		{Name: "  over the raw tool", Value: over(median(s.warm), rawFirst), Unit: "x"},
-		{Name: "first apply in a new pod: created to Ready", Value: ms(median(s.cold)), Unit: "ms", Note: spread(s.cold)},
-		{Name: "  more than in a warm pod", Value: ms(median(s.cold) - median(s.warm)), Unit: "ms", Goal: 1000, Note: "what a cold start costs, without scheduler, image and container engine"},
-		{Name: "  of it: pod created to its runner's first answer", Value: ms(median(starts)), Unit: "ms", Note: spread(starts)},
-		{Name: "warm unchanged cycle: request to handled", Value: ms(median(s.cycle)), Unit: "ms", Note: spread(s.cycle)},
-		{Name: "  over the raw plan", Value: over(median(s.cycle), rawAgain), Unit: "x", Note: "two API writes among it: the request and the answer"},
-		{Name: "warm unchanged cycle itself, as on interval", Value: ms(median(cycles)), Unit: "ms", Note: spread(cycles)},
-		{Name: "  over the raw plan", Value: over(median(cycles), rawAgain), Unit: "x", Goal: 1.3},
+	return []measure.Figure{
+		{Name: "raw tool: init + plan + show + apply", Value: measure.MS(rawFirst), Unit: "ms", Note: "20 resources, kubernetes backend"},
+		{Name: "raw tool: plan, unchanged", Value: measure.MS(rawAgain), Unit: "ms"},
+		{Name: "first apply in a warm pod: created to Ready", Value: measure.MS(measure.Median(s.warm)), Unit: "ms", Note: measure.Spread(s.warm)},
+		{Name: "  over the raw tool", Value: over(measure.Median(s.warm), rawFirst), Unit: "x"},
+		{Name: "first apply in a new pod: created to Ready", Value: measure.MS(measure.Median(s.cold)), Unit: "ms", Note: measure.Spread(s.cold)},
+		{Name: "  more than in a warm pod", Value: measure.MS(measure.Median(s.cold) - measure.Median(s.warm)), Unit: "ms", Goal: 1000, Note: "what a cold start costs, without scheduler, image and container engine"},
+		{Name: "  of it: pod created to its runner's first answer", Value: measure.MS(measure.Median(starts)), Unit: "ms", Note: measure.Spread(starts)},
+		{Name: "warm unchanged cycle: request to handled", Value: measure.MS(measure.Median(s.cycle)), Unit: "ms", Note: measure.Spread(s.cycle)},
+		{Name: "  over the raw plan", Value: over(measure.Median(s.cycle), rawAgain), Unit: "x", Note: "two API writes among it: the request and the answer"},
+		{Name: "warm unchanged cycle itself, as on interval", Value: measure.MS(measure.Median(cycles)), Unit: "ms", Note: measure.Spread(cycles)},
+		{Name: "  over the raw plan", Value: over(measure.Median(cycles), rawAgain), Unit: "x", Goal: 1.3},
 		{Name: "tool processes: first apply", Value: per(s.ofWarm.processes, n.runs), Goal: 4},
 		{Name: "tool processes: unchanged cycle", Value: per(s.ofCycle.processes, len(s.cycle)), Goal: 1},
 		{Name: "writes of the manager: first apply, new pod and its Secret among them", Value: per(s.ofCold.manager, n.runs), Goal: 8},
@@ -87,7 +80,7 @@ func realTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
 		{Name: "writes of the manager: unchanged cycle on interval", Value: per(interval.manager, interval.processes), Note: fmt.Sprintf("the goal is none; %d cycles", interval.processes)},
 		{Name: "writes of runner and tool: first apply", Value: per(s.ofCold.runner, n.runs), Goal: 10, Note: "the tool's lock and state among them"},
 		{Name: "writes of runner and tool: unchanged cycle", Value: per(s.ofCycle.runner, len(s.cycle)), Goal: 2, Note: "the tool's lock"},
-		{Name: "memory of an idle runner", Value: idle.resident, Unit: "MiB", Goal: 25, Note: idle.note()},
+		{Name: "memory of an idle runner", Value: idle.Resident, Unit: "MiB", Goal: 25, Note: idle.Note()},
 	}, nil
 }
 
@@ -96,7 +89,7 @@ func realNamespace(turn int) string { return fmt.Sprintf("bench-real-%d", turn) 
 // turn measures an object in a new pod, one in the pod that is there then, and
 // unchanged cycles of the latter.
 func (s *samples) turn(ctx context.Context, l *lab, namespace string) error {
-	if err := l.open(ctx, namespace); err != nil {
+	if err := l.Open(ctx, namespace, nil); err != nil {
 		return err
 	}
 	step := func(times *[]time.Duration, of *counts, do func() (time.Duration, error)) error {
@@ -113,14 +106,14 @@ func (s *samples) turn(ctx context.Context, l *lab, namespace string) error {
 		return err
 	}
 	cold, warm := client.ObjectKey{Namespace: namespace, Name: namespace + "-cold"}, client.ObjectKey{Namespace: namespace, Name: namespace + "-warm"}
-	if err := step(&s.cold, &s.ofCold, func() (time.Duration, error) { return l.create(ctx, object(cold, module)) }); err != nil {
+	if err := step(&s.cold, &s.ofCold, func() (time.Duration, error) { return l.Create(ctx, measure.Object(cold, measure.Module)) }); err != nil {
 		return err
 	}
-	if err := step(&s.warm, &s.ofWarm, func() (time.Duration, error) { return l.create(ctx, object(warm, module)) }); err != nil {
+	if err := step(&s.warm, &s.ofWarm, func() (time.Duration, error) { return l.Create(ctx, measure.Object(warm, measure.Module)) }); err != nil {
 		return err
 	}
 	for range warmCycles {
-		if err := step(&s.cycle, &s.ofCycle, func() (time.Duration, error) { return l.request(ctx, warm) }); err != nil {
+		if err := step(&s.cycle, &s.ofCycle, func() (time.Duration, error) { return l.Request(ctx, warm) }); err != nil {
 			return err
 		}
 	}
@@ -130,12 +123,12 @@ func (s *samples) turn(ctx context.Context, l *lab, namespace string) error {
 // onInterval counts what unchanged cycles do that nobody asked for.
 func (l *lab) onInterval(ctx context.Context) (sum counts, err error) {
 	const namespace, cycles = "bench-interval", 3
-	if err := l.open(ctx, namespace); err != nil {
+	if err := l.Open(ctx, namespace, nil); err != nil {
 		return sum, err
 	}
-	o := object(client.ObjectKey{Namespace: namespace, Name: namespace}, module)
+	o := measure.Object(client.ObjectKey{Namespace: namespace, Name: namespace}, measure.Module)
 	o.Spec.Interval.Duration = time.Second
-	if _, err := l.create(ctx, o); err != nil {
+	if _, err := l.Create(ctx, o); err != nil {
 		return sum, err
 	}
 	if _, err := l.count(); err != nil {
@@ -155,7 +148,7 @@ func (l *lab) onInterval(ctx context.Context) (sum counts, err error) {
 	}
 	o.Spec.Interval = metav1.Duration{Duration: time.Hour}
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"interval":"1h"}}`))
-	_, err = l.await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, isReady, func() error { return l.client.Patch(ctx, o, patch) })
+	_, err = l.Await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, measure.IsReady, func() error { return l.Client.Patch(ctx, o, patch) })
 	return sum, err
 }
 
@@ -169,7 +162,7 @@ func (s *samples) tool(ctx context.Context, l *lab, turn int) error {
   }
 }
 `, turn)
-	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "main.tf"), []byte(backend+module), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "main.tf"), []byte(backend+measure.Module), 0o600)); err != nil {
 		return err
 	}
 	run := func(into *[]time.Duration, args ...string) error {

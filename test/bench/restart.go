@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/terrace-dev/terrace/test/harness"
+	"github.com/terrace-dev/terrace/test/bench/measure"
 )
 
 // takeovers is how often a manager is replaced by another one, in each way.
@@ -23,13 +22,13 @@ var shortLease = []string{"--leader-election-lease-duration=4s", "--leader-elect
 
 // restarts measures what a new manager takes from the moment that it leads: to the
 // first cycle, and to an apply that the manager before it started.
-func restarts(ctx context.Context, l *lab, _ *sizes) ([]figure, error) {
+func restarts(ctx context.Context, l *lab, _ *sizes) ([]measure.Figure, error) {
 	const namespace = "bench-restart"
-	if err := errors.Join(l.stop(), l.start(ctx, realImage, shortLease...), l.open(ctx, namespace)); err != nil {
+	if err := errors.Join(l.stop(), l.start(ctx, realImage, shortLease...), l.Open(ctx, namespace, nil)); err != nil {
 		return nil, err
 	}
 	warm := client.ObjectKey{Namespace: namespace, Name: "warm"}
-	if _, err := l.create(ctx, object(warm, module)); err != nil {
+	if _, err := l.Create(ctx, measure.Object(warm, measure.Module)); err != nil {
 		return nil, err
 	}
 	var first, follow, ready []time.Duration
@@ -47,10 +46,10 @@ func restarts(ctx context.Context, l *lab, _ *sizes) ([]figure, error) {
 		follow, ready = append(follow, followed), append(ready, ended)
 	}
 	seconds := func(d time.Duration) float64 { return d.Seconds() }
-	return []figure{
-		{Name: "manager restarted: it leads to the first warm cycle handled", Value: seconds(median(first)), Unit: "s", Goal: 2, Note: "ms: " + spread(first)},
-		{Name: "manager killed during an apply: the next leads to it follows", Value: seconds(median(follow)), Unit: "s", Goal: 5, Note: "ms: " + spread(follow)},
-		{Name: "  to Ready, of an apply that ends as soon as it leads", Value: seconds(median(ready)), Unit: "s", Goal: 5, Note: "ms: " + spread(ready)},
+	return []measure.Figure{
+		{Name: "manager restarted: it leads to the first warm cycle handled", Value: seconds(measure.Median(first)), Unit: "s", Goal: 2, Note: "ms: " + measure.Spread(first)},
+		{Name: "manager killed during an apply: the next leads to it follows", Value: seconds(measure.Median(follow)), Unit: "s", Goal: 5, Note: "ms: " + measure.Spread(follow)},
+		{Name: "  to Ready, of an apply that ends as soon as it leads", Value: seconds(measure.Median(ready)), Unit: "s", Goal: 5, Note: "ms: " + measure.Spread(ready)},
 		{Name: "  tool processes of the whole", Value: float64(ofApplies.processes) / takeovers, Goal: 4, Note: "init, plan, show, apply: nothing is done twice"},
 	}, nil
 }
@@ -60,14 +59,14 @@ func restarts(ctx context.Context, l *lab, _ *sizes) ([]figure, error) {
 func (l *lab) restart(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
 	token := time.Now().Format(time.RFC3339Nano)
 	keys := []client.ObjectKey{key}
-	if err := errors.Join(l.stop(), l.annotate(ctx, keys, token)); err != nil {
+	if err := errors.Join(l.stop(), l.Annotate(ctx, keys, token)); err != nil {
 		return 0, err
 	}
-	done, err := l.await(ctx, keys, handled(token), func() error { return l.start(ctx, realImage, shortLease...) })
+	done, err := l.Await(ctx, keys, measure.Handled(token), func() error { return l.start(ctx, realImage, shortLease...) })
 	if err != nil {
 		return 0, err
 	}
-	since, _, err := l.leads(ctx)
+	since, _, err := l.Leads(ctx)
 	return done.Sub(since), err
 }
 
@@ -75,7 +74,7 @@ func (l *lab) restart(ctx context.Context, key client.ObjectKey) (time.Duration,
 // one leads, and returns the times until that one follows it and has it Ready.
 func (l *lab) killInApply(ctx context.Context, key client.ObjectKey, of *counts) (followed, ready time.Duration, err error) {
 	begun, let := filepath.Join(l.dir, key.Name+".begun"), filepath.Join(l.dir, key.Name+".let")
-	o := object(key, fmt.Sprintf(`
+	o := measure.Object(key, fmt.Sprintf(`
 resource "terraform_data" "a" {
   provisioner "local-exec" { command = "touch '%s'; until [ -e '%s' ]; do sleep 0.05; done" }
 }
@@ -83,21 +82,21 @@ resource "terraform_data" "a" {
 	if _, err := l.count(); err != nil {
 		return 0, 0, err
 	}
-	if err := errors.Join(l.client.Create(ctx, o), awaitFile(ctx, begun)); err != nil {
+	if err := errors.Join(l.Client.Create(ctx, o), awaitFile(ctx, begun)); err != nil {
 		return 0, 0, err
 	}
-	_, before, err := l.leads(ctx)
+	_, before, err := l.Leads(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	l.manager.Kill()
+	l.Manager.Kill()
 	var since time.Time
-	done, err := l.await(ctx, []client.ObjectKey{key}, isReady, func() error {
+	done, err := l.Await(ctx, []client.ObjectKey{key}, measure.IsReady, func() error {
 		if err := l.start(ctx, realImage, shortLease...); err != nil {
 			return err
 		}
 		for holder := before; holder == before; {
-			if since, holder, err = l.leads(ctx); err != nil {
+			if since, holder, err = l.Leads(ctx); err != nil {
 				return err
 			}
 		}
@@ -137,16 +136,4 @@ func awaitFile(ctx context.Context, path string) error {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-}
-
-// leads says who leads, and since when.
-func (l *lab) leads(ctx context.Context) (since time.Time, holder string, err error) {
-	lease := &coordinationv1.Lease{}
-	if err := l.client.Get(ctx, client.ObjectKey{Namespace: harness.ManagerNamespace, Name: "terrace"}, lease); err != nil {
-		return since, "", err
-	}
-	if lease.Spec.HolderIdentity == nil || lease.Spec.AcquireTime == nil {
-		return since, "", nil
-	}
-	return lease.Spec.AcquireTime.Time, *lease.Spec.HolderIdentity, nil
 }

@@ -6,22 +6,20 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/terrace-dev/terrace/test/bench/measure"
 )
 
-// clients is how many requests are made at the same time where many objects are.
-const clients = 16
-
 // stubTool measures everything but the tool, with many objects in some namespaces.
-func stubTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
+func stubTool(ctx context.Context, l *lab, n *sizes) ([]measure.Figure, error) {
 	if err := errors.Join(l.stop(), l.start(ctx, stubImage)); err != nil {
 		return nil, err
 	}
 	var namespaces []string
 	for i := range n.namespaces {
 		namespaces = append(namespaces, fmt.Sprintf("bench-stub-%d", i))
-		if err := l.open(ctx, namespaces[i]); err != nil {
+		if err := l.Open(ctx, namespaces[i], nil); err != nil {
 			return nil, err
 		}
 	}
@@ -33,8 +31,10 @@ func stubTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
 		return nil, err
 	}
 	began := time.Now()
-	done, err := l.await(ctx, keys, isReady, func() error {
-		return parallel(ctx, n.objects, func(ctx context.Context, i int) error { return l.client.Create(ctx, object(keys[i], module)) })
+	done, err := l.Await(ctx, keys, measure.IsReady, func() error {
+		return measure.Parallel(ctx, n.objects, func(ctx context.Context, i int) error {
+			return l.Client.Create(ctx, measure.Object(keys[i], measure.Module))
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func stubTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	sweep, err := l.request(ctx, keys...)
+	sweep, err := l.Request(ctx, keys...)
 	if err != nil {
 		return nil, err
 	}
@@ -60,10 +60,10 @@ func stubTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	each := func(d time.Duration) float64 { return ms(d) / float64(n.objects) }
+	each := func(d time.Duration) float64 { return measure.MS(d) / float64(n.objects) }
 	per := func(count int) float64 { return float64(count) / float64(n.objects) }
 	note := fmt.Sprintf("%d objects in %d namespaces, stub tool", n.objects, n.namespaces)
-	return []figure{
+	return []measure.Figure{
 		{Name: "stub: first applies, wall time per object", Value: each(first), Unit: "ms", Note: note},
 		{Name: "stub: unchanged sweep, wall time per object", Value: each(sweep), Unit: "ms", Note: note},
 		{Name: "stub: unchanged sweep, CPU of the manager per object", Value: each(after.manager - before.manager), Unit: "ms"},
@@ -79,7 +79,7 @@ func stubTool(ctx context.Context, l *lab, n *sizes) ([]figure, error) {
 type usage struct{ manager, runners time.Duration }
 
 func (l *lab) usage(ctx context.Context, namespaces []string) (u usage, err error) {
-	if u.manager, err = cpu(l.manager.PID()); err != nil {
+	if u.manager, err = cpu(l.Manager.PID()); err != nil {
 		return u, err
 	}
 	for _, namespace := range namespaces {
@@ -96,14 +96,4 @@ func (l *lab) usage(ctx context.Context, namespaces []string) (u usage, err erro
 		}
 	}
 	return u, nil
-}
-
-// parallel does something for each number below n, a few at a time.
-func parallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(clients)
-	for i := range n {
-		group.Go(func() error { return do(ctx, i) })
-	}
-	return group.Wait()
 }

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/controlplane"
@@ -40,6 +43,8 @@ const (
 	managerNamespace = "terrace-system"
 	managerName      = "terrace-manager"
 	runnerImage      = "terrace-runner:dev"
+	// runnerTestImage is made from it, with a provider that users would add like that.
+	runnerTestImage = "terrace-runner-test:dev"
 )
 
 // suite is what all tests share.
@@ -50,6 +55,13 @@ var suite struct {
 }
 
 func TestMain(m *testing.M) {
+	// Tests wait for the cluster most of the time, and few processors are no reason to
+	// wait for one after the other.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "12"); err != nil {
+		panic(err)
+	}
+	ctrllog.SetLogger(logr.Discard()) // or the client asks for one
 	suite.kubeconfig = os.Getenv(kubeconfigVariable)
 	if suite.kubeconfig != "" {
 		if err := install(context.Background()); err != nil {
@@ -70,6 +82,7 @@ func install(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	config.QPS = -1 // tests that run at the same time share the client
 	if suite.client, err = harness.NewClient(config); err != nil {
 		return err
 	}
@@ -122,7 +135,7 @@ func newTenant(t *testing.T) *tenant {
 		if t.Failed() {
 			e.explain()
 		}
-		if err := suite.client.Delete(context.Background(), namespace); err != nil {
+		if err := suite.client.Delete(context.Background(), namespace); client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
 	})
