@@ -31,6 +31,8 @@ type AuditEvent struct {
 	Verb string `json:"verb"`
 	// Received is when the API server got the request.
 	Received time.Time `json:"requestReceivedTimestamp"`
+	// Staged is when it came to Stage.
+	Staged time.Time `json:"stageTimestamp"`
 	// RequestURI is the path and query of the request.
 	RequestURI string `json:"requestURI"`
 	// UserAgent is what the client calls itself.
@@ -84,23 +86,32 @@ func (e *AuditEvent) IsWrite() bool {
 // Options.AuditLog named. The API server records a request before it answers,
 // so a client finds its own requests there.
 func ReadAuditLog(path string) ([]AuditEvent, error) {
+	events, _, err := ReadAuditLogFrom(path, 0)
+	return events, err
+}
+
+// ReadAuditLogFrom does so from an offset in the file, 0 or what an earlier call
+// returned as next. An error loses what was read.
+func ReadAuditLogFrom(path string, offset int64) (events []AuditEvent, next int64, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, offset, err
 	}
 	defer file.Close()
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return nil, offset, err
+	}
 
-	var events []AuditEvent
 	decoder := json.NewDecoder(bufio.NewReader(file))
 	for {
 		var event AuditEvent
 		switch err := decoder.Decode(&event); {
 		case err == nil:
-			events = append(events, event)
+			events, next = append(events, event), offset+decoder.InputOffset()
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // the last line may be half written
-			return events, nil
+			return events, max(offset, next), nil
 		default:
-			return nil, fmt.Errorf("reading %s: %w", path, err)
+			return nil, offset, fmt.Errorf("reading %s: %w", path, err)
 		}
 	}
 }
