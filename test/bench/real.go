@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terrace-dev/terrace/test/bench/measure"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // warmCycles is how often an object is asked for an unchanged cycle.
@@ -148,7 +149,7 @@ func (l *lab) onInterval(ctx context.Context) (sum counts, err error) {
 	}
 	o.Spec.Interval = metav1.Duration{Duration: time.Hour}
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"interval":"1h"}}`))
-	_, err = l.Await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, measure.IsReady, func() error { return l.Client.Patch(ctx, o, patch) })
+	_, err = l.Await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, harness.IsReady, func() error { return l.Client.Patch(ctx, o, patch) })
 	return sum, err
 }
 

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terrace-dev/terrace/test/bench/measure"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // takeovers is how often a manager is replaced by another one, in each way.
@@ -66,7 +67,7 @@ func (l *lab) restart(ctx context.Context, key client.ObjectKey) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	since, _, err := l.Leads(ctx)
+	since, _, err := harness.Leader(ctx, l.Client)
 	return done.Sub(since), err
 }
 
@@ -85,18 +86,18 @@ resource "terraform_data" "a" {
 	if err := errors.Join(l.Client.Create(ctx, o), awaitFile(ctx, begun)); err != nil {
 		return 0, 0, err
 	}
-	_, before, err := l.Leads(ctx)
+	_, before, err := harness.Leader(ctx, l.Client)
 	if err != nil {
 		return 0, 0, err
 	}
 	l.Manager.Kill()
 	var since time.Time
-	done, err := l.Await(ctx, []client.ObjectKey{key}, measure.IsReady, func() error {
+	done, err := l.Await(ctx, []client.ObjectKey{key}, harness.IsReady, func() error {
 		if err := l.start(ctx, realImage, shortLease...); err != nil {
 			return err
 		}
 		for holder := before; holder == before; {
-			if since, holder, err = l.Leads(ctx); err != nil {
+			if since, holder, err = harness.Leader(ctx, l.Client); err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/terrace-dev/terrace/test/bench/measure"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // stubTool measures everything but the tool, with many objects in some namespaces.
@@ -31,7 +32,7 @@ func stubTool(ctx context.Context, l *lab, n *sizes) ([]measure.Figure, error) {
 		return nil, err
 	}
 	began := time.Now()
-	done, err := l.Await(ctx, keys, measure.IsReady, func() error {
+	done, err := l.Await(ctx, keys, harness.IsReady, func() error {
 		return measure.Parallel(ctx, n.objects, func(ctx context.Context, i int) error {
 			return l.Client.Create(ctx, measure.Object(keys[i], measure.Module))
 		})

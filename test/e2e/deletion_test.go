@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // witnessed is a module whose destruction leaves a trace in the runner's pod.
@@ -30,7 +31,7 @@ func TestAnObjectIsDestroyedThoughItsRunnerPodIsGone(t *testing.T) {
 	t.Parallel()
 	e := newTenant(t)
 	o := e.create("tf", witnessed, auto)
-	e.await(o, "the object to be ready", isReady)
+	e.await(o, "the object to be ready", harness.IsReady)
 	first := e.onlyRunner()
 	e.kubectl("delete", "pod", first.Name)
 	e.remove(o)
@@ -48,7 +49,7 @@ func TestANamespaceThatIsDeletedKeepsItsStates(t *testing.T) {
 	t.Parallel()
 	e := newTenant(t)
 	o := e.create("tf", witnessed, auto)
-	e.await(o, "the object to be ready", isReady)
+	e.await(o, "the object to be ready", harness.IsReady)
 	if _, err := kubectl(e.ctx, "delete", "namespace", "--wait=false", e.namespace); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // file is a module whose resource is a file in the runner pod, for which it needs a
@@ -33,7 +34,7 @@ func TestDriftIsReportedAndCorrectedWhenThatIsApproved(t *testing.T) {
 	e.awaitPlan(o)
 	first := o.Status.Plan.ID
 	e.approve(o)
-	e.await(o, "the object to be ready", isReady)
+	e.await(o, "the object to be ready", harness.IsReady)
 	pod := e.onlyRunner()
 	if got := e.inside(pod, "cat /tmp/world"); got != "as declared" {
 		t.Fatalf("the file reads %q", got)
@@ -52,7 +53,9 @@ func TestDriftIsReportedAndCorrectedWhenThatIsApproved(t *testing.T) {
 	}
 
 	e.approve(o)
-	e.await(o, "the correction", func(o *infrav1.Terraform) bool { return isReady(o) && !conditions.Has(o, infrav1.DriftedCondition) })
+	e.await(o, "the correction", func(o *infrav1.Terraform) bool {
+		return harness.IsReady(o) && !conditions.Has(o, infrav1.DriftedCondition)
+	})
 	if got := e.inside(pod, "cat /tmp/world"); got != "as declared" || o.Status.Drift != nil {
 		t.Errorf("the file reads %q after the correction, drift = %+v", got, o.Status.Drift)
 	}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // saying is a module whose output is the text.
@@ -47,7 +48,7 @@ func plans(revision string) func(*infrav1.Terraform) bool {
 
 // applied says whether a revision is what the object is ready with.
 func applied(revision string) func(*infrav1.Terraform) bool {
-	return func(o *infrav1.Terraform) bool { return isReady(o) && o.Status.LastAppliedRevision == revision }
+	return func(o *infrav1.Terraform) bool { return harness.IsReady(o) && o.Status.LastAppliedRevision == revision }
 }
 
 // fails says whether the object is not ready for a reason.

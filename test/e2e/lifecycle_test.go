@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // greeting is a module that needs no provider from outside.
@@ -28,11 +29,11 @@ func TestAnObjectIsPlannedApprovedAppliedAndDestroyedInAPodOfItsNamespace(t *tes
 	o := e.create("hello", greeting, nil)
 
 	e.await(o, "a plan to approve", func(o *infrav1.Terraform) bool { return o.Status.Plan != nil && o.Status.Plan.ID != "" })
-	if isReady(o) || o.Status.Applied != nil {
+	if harness.IsReady(o) || o.Status.Applied != nil {
 		t.Error("something was applied that nobody approved")
 	}
 	e.kubectl("annotate", "terraform", "hello", "infra.terrace.dev/approve="+o.Status.Plan.ID)
-	e.await(o, "the object to be ready", isReady)
+	e.await(o, "the object to be ready", harness.IsReady)
 	if !e.exists("tfstate-default-hello") {
 		t.Error("there is no state")
 	}

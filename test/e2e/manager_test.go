@@ -3,23 +3,17 @@
 package e2e_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // slow is a module whose apply lasts until the pod has a file /tmp/go, and leaves a line
@@ -34,9 +28,6 @@ resource "terraform_data" "slow" {
 }
 `
 
-// leaderLease is the Lease by which managers elect a leader.
-const leaderLease = "terrace"
-
 func TestAnApplyGoesOnWithoutItsManager(t *testing.T) {
 	t.Parallel()
 	// One after the other: there is one manager for all tests.
@@ -50,7 +41,7 @@ func TestAnApplyGoesOnWithoutItsManager(t *testing.T) {
 		t.Run(way.name, func(t *testing.T) {
 			e := newTenant(t)
 			undisturbed := e.create("undisturbed", strings.Replace(slow, "[ -e /tmp/go ]", "true", 1), auto)
-			e.await(undisturbed, "an apply that nothing disturbs", isReady)
+			e.await(undisturbed, "an apply that nothing disturbs", harness.IsReady)
 			e.inside(e.onlyRunner(), "rm /tmp/applies")
 
 			o := e.create("disturbed", slow, auto)
@@ -69,7 +60,7 @@ func TestAnApplyGoesOnWithoutItsManager(t *testing.T) {
 			})
 
 			e.inside(pod, "touch /tmp/go")
-			e.await(o, "the object to be ready", isReady)
+			e.await(o, "the object to be ready", harness.IsReady)
 			t.Logf("ready %v after another manager led", time.Since(led).Round(10*time.Millisecond))
 			if got := e.inside(pod, "cat /tmp/applies"); got != "begun\n" {
 				t.Errorf("it was applied more than once: %q", got)
@@ -94,14 +85,11 @@ func TestAnApplyGoesOnWithoutItsManager(t *testing.T) {
 // leader is who leads the managers; empty if nobody does.
 func (e *tenant) leader() string {
 	e.t.Helper()
-	lease := &coordinationv1.Lease{}
-	if err := suite.client.Get(e.ctx, client.ObjectKey{Namespace: managerNamespace, Name: leaderLease}, lease); err != nil {
+	_, holder, err := harness.Leader(e.ctx, suite.client)
+	if err != nil {
 		e.t.Fatal(err)
 	}
-	if lease.Spec.HolderIdentity == nil {
-		return ""
-	}
-	return *lease.Spec.HolderIdentity
+	return holder
 }
 
 // managerPod is the pod of a leader, which calls itself by its host name and a random part.
@@ -125,50 +113,19 @@ func roll(e *tenant, pod *corev1.Pod) {
 			e.t.Fatal(err)
 		}
 	}
-	e.eventually("the manager of before to go", func(ctx context.Context) (bool, error) { return gone(ctx, pod) })
+	e.eventually("the manager of before to go", func(ctx context.Context) (bool, error) {
+		phase, err := phaseOf(ctx, pod)
+		return phase == "", err
+	})
 }
 
 func kill(e *tenant, pod *corev1.Pod) {
 	e.t.Helper()
-	if err := killContainer(pod); err != nil {
+	pid, err := harness.ContainerProcess(pod)
+	if err != nil {
 		e.t.Fatal(err)
 	}
-}
-
-// killContainer kills the first process of a pod's only container, as root can who is
-// on the node: the cluster runs on this machine.
-func killContainer(pod *corev1.Pod) error {
-	_, id, found := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
-	if !found {
-		return fmt.Errorf("pod %s has no container", pod.Name)
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // root can who is on the node, and the node is here
+		e.t.Fatal(err)
 	}
-	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
-	if err != nil {
-		return err
-	}
-	for _, group := range groups {
-		text, err := os.ReadFile(group)
-		if err != nil || !bytes.Contains(text, []byte(id)) {
-			continue // of another container, or it ended
-		}
-		dir := filepath.Dir(group)
-		status, err := os.ReadFile(filepath.Join(dir, "status"))
-		if err != nil || !isFirst(string(status)) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		return errors.Join(err, syscall.Kill(pid, syscall.SIGKILL))
-	}
-	return fmt.Errorf("container %s has no process on this machine; the test needs to be on the node", id)
-}
-
-// isFirst says of a process's status whether it is the first one of its pid namespace.
-func isFirst(status string) bool {
-	for line := range strings.Lines(status) {
-		if ids, found := strings.CutPrefix(line, "NSpid:"); found {
-			fields := strings.Fields(ids)
-			return len(fields) > 1 && fields[len(fields)-1] == "1"
-		}
-	}
-	return false
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // mended is a module that needs no memory to speak of.
@@ -77,11 +78,11 @@ resource "terraform_data" "eater" {
 				t.Errorf("the reason is not %s: %s", test.reason, said(o))
 			}
 			if test.reason == "" {
-				e.await(o, "the apply to be lost", func(o *infrav1.Terraform) bool { return slices.Contains(results(o), "Apply Lost") })
+				e.await(o, "the apply to be lost", func(o *infrav1.Terraform) bool { return slices.Contains(harness.Results(o), "Apply Lost") })
 			}
 
 			e.change(o, func(o *infrav1.Terraform) { o.Spec.Inline["main.tf"] = mended })
-			e.await(o, "the object to be ready", isReady)
+			e.await(o, "the object to be ready", harness.IsReady)
 			if got := e.state(o).Resources; len(got) != 1 || got[0].Name != "mended" {
 				t.Errorf("the state has %+v", got)
 			}

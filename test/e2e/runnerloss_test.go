@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // losses are ways in which a runner pod goes.
@@ -49,7 +50,7 @@ func TestARunnerPodThatGoesDuringAnApply(t *testing.T) {
 			e.concludeLoss(o)
 
 			// What was applied before is in the state, or it would be to add again.
-			said := results(o)
+			said := harness.Results(o)
 			if last := o.Status.History[0]; last.Type != infrav1.OperationApply || last.Result != infrav1.OperationSucceeded || last.Summary == nil ||
 				last.Summary.Add != 0 && !strings.Contains(way, "kubelet") {
 				t.Errorf("the last operation is %+v", last)
@@ -78,7 +79,7 @@ func TestARunnerPodThatGoesDuringAPlan(t *testing.T) {
 			t.Parallel()
 			e := newTenant(t)
 			o := e.create("tf", `resource "terraform_data" "quick" {}`, smallVolume)
-			e.await(o, "the object to be ready", isReady)
+			e.await(o, "the object to be ready", harness.IsReady)
 			first := e.onlyRunner()
 			e.inside(first, "mkfifo /tmp/gate")
 			e.change(o, func(o *infrav1.Terraform) { o.Spec.Inline["main.tf"] = gated })
@@ -117,7 +118,7 @@ func (e *tenant) letEnd(pod *corev1.Pod) {
 // concludeLoss waits for a happy end.
 func (e *tenant) concludeLoss(o *infrav1.Terraform) {
 	e.t.Helper()
-	e.await(o, "the object to be ready", isReady)
+	e.await(o, "the object to be ready", harness.IsReady)
 	if got := len(e.state(o).Resources); got != 2 {
 		e.t.Errorf("the state has %d resources, want 2", got)
 	}

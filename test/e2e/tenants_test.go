@@ -33,13 +33,13 @@ func TestTenantsDoNotTouchEachOther(t *testing.T) {
 	// An approval of the one does nothing for the other, even in the other's object.
 	b.kubectl("annotate", "terraform", "hello", infrav1.ApproveAnnotation+"="+mine.Status.Plan.ID)
 	a.approve(mine)
-	a.await(mine, "the object to be ready", isReady)
+	a.await(mine, "the object to be ready", harness.IsReady)
 	b.request(theirs)
 	if conditions.GetReason(theirs, meta.ReadyCondition) != infrav1.ApprovalRequiredReason || theirs.Status.Applied != nil || len(b.state(theirs).Resources) > 0 {
 		t.Errorf("an approval of another tenant's plan counted: %s", said(theirs))
 	}
 	b.approve(theirs)
-	b.await(theirs, "the object to be ready", isReady)
+	b.await(theirs, "the object to be ready", harness.IsReady)
 
 	// Each has a pod of its own, with an account of its own.
 	for _, e := range []*tenant{a, b} {

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 func auto(o *infrav1.Terraform) { o.Spec.Approval.Mode = infrav1.ApprovalAuto }
@@ -98,13 +99,6 @@ func (e *tenant) onlyRunner() *corev1.Pod {
 		e.t.Fatalf("there are %d runner pods, want 1", len(pods))
 	}
 	return &pods[0]
-}
-
-// gone says whether a pod is gone, or another one has its name.
-func gone(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	now := &corev1.Pod{}
-	err := suite.client.Get(ctx, client.ObjectKeyFromObject(pod), now)
-	return apierrors.IsNotFound(err) || err == nil && now.UID != pod.UID, client.IgnoreNotFound(err)
 }
 
 // terminating is the phase of a pod that is being deleted, as kubectl shows it.
@@ -199,17 +193,9 @@ func (e *tenant) state(o *infrav1.Terraform) (s state) {
 	return s
 }
 
-// results are what the history says about operations, the oldest first.
-func results(o *infrav1.Terraform) (said []string) {
-	for _, entry := range slices.Backward(o.Status.History) {
-		said = append(said, string(entry.Type)+" "+string(entry.Result))
-	}
-	return said
-}
-
 func (e *tenant) wantResults(o *infrav1.Terraform, want ...string) {
 	e.t.Helper()
-	if got := results(o); !slices.Equal(got, want) {
+	if got := harness.Results(o); !slices.Equal(got, want) {
 		e.t.Errorf("history = %q, want %q", got, want)
 	}
 }

@@ -292,7 +292,7 @@ func pends(o *infrav1.Terraform) bool {
 }
 
 func isReady(o *infrav1.Terraform) bool {
-	return o != nil && o.Status.ObservedGeneration == o.Generation && o.Status.Operation == nil && conditions.IsTrue(o, meta.ReadyCondition)
+	return o != nil && o.Status.Operation == nil && harness.IsReady(o)
 }
 
 func (s *story) annotate(key, value string) {

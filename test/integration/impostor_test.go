@@ -236,7 +236,7 @@ func TestPodsThatTheManagerDidNotMakeGetNothing(t *testing.T) {
 		if o.Status.Operation != nil && o.Status.Operation.Runner != pod.Name {
 			t.Errorf("an operation was given to pod %s", o.Status.Operation.Runner)
 		}
-		return isReady(o)
+		return harness.IsReady(o)
 	})
 	// The real one goes: still no forged one takes its place.
 	l.deletePod(pod.Name)
@@ -246,7 +246,7 @@ func TestPodsThatTheManagerDidNotMakeGetNothing(t *testing.T) {
 		if o.Status.Operation != nil && forged[o.Status.Operation.Runner] {
 			t.Errorf("an operation was given to pod %s", o.Status.Operation.Runner)
 		}
-		return isReady(o)
+		return harness.IsReady(o)
 	})
 	if err := suite.client.Get(l.ctx, client.ObjectKey{Namespace: l.namespace, Name: "mine"}, &corev1.Secret{}); err == nil {
 		t.Error("a pod that the tenant made was given a certificate")

@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/runner/engine"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 const greeting = `
@@ -251,7 +252,7 @@ func TestStandingDriftIsReportedOnce(t *testing.T) {
 	write(t, file, "changed by hand")
 	for range 3 {
 		o := l.request()
-		if !conditions.IsTrue(o, infrav1.DriftedCondition) || !isReady(o) || o.Status.Drift == nil {
+		if !conditions.IsTrue(o, infrav1.DriftedCondition) || !harness.IsReady(o) || o.Status.Drift == nil {
 			t.Fatalf("conditions = %+v, want Drifted and Ready", o.Status.Conditions)
 		}
 	}
@@ -264,7 +265,7 @@ func TestStandingDriftIsReportedOnce(t *testing.T) {
 	// A drift plan is a plan like any other.
 	l.change(func(o *infrav1.Terraform) { o.Spec.Approval.Plan = l.get().Status.Plan.ID })
 	l.await("the approved drift plan to be applied", func(o *infrav1.Terraform) bool {
-		return isReady(o) && !conditions.IsTrue(o, infrav1.DriftedCondition)
+		return harness.IsReady(o) && !conditions.IsTrue(o, infrav1.DriftedCondition)
 	})
 	if got := read(t, file); got != "as declared" {
 		t.Errorf("the file reads %q after the approval", got)

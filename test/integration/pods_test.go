@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // podSpec is a template that changes a pod's spec.
@@ -133,7 +134,7 @@ func TestATemplateThatChangesDuringAnApplyCountsFromTheNextOperation(t *testing.
 	l.change(func(o *infrav1.Terraform) { o.Spec.Runner.Template = podLabel("another") })
 	g.open(l)
 	o := l.awaitReady()
-	if got := results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) {
+	if got := harness.Results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) {
 		t.Errorf("history = %q", got)
 	}
 	l.request()
@@ -163,7 +164,7 @@ func TestAPodWithoutIdleTimeoutGoesAfterItsWork(t *testing.T) {
 	if started := suite.kubelet.Started(l.namespace, ""); started != 2 {
 		t.Errorf("%d containers for two plans and their applies, want two", started)
 	}
-	if got := results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded", "Plan Succeeded", "Apply Succeeded"}) {
+	if got := harness.Results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded", "Plan Succeeded", "Apply Succeeded"}) {
 		t.Errorf("history = %q", got)
 	}
 }
@@ -246,7 +247,7 @@ func TestAnObjectWithItsOwnAccountHasItsOwnPod(t *testing.T) {
 		if err := suite.client.Get(l.ctx, client.ObjectKey{Namespace: l.namespace, Name: "other"}, other); err != nil {
 			t.Fatal(err)
 		}
-		return isReady(other)
+		return harness.IsReady(other)
 	})
 	var accounts []string
 	for _, pod := range l.pods() {

@@ -133,14 +133,6 @@ func count(processes []string, command string) (n int) {
 	return n
 }
 
-// results are what the history says about operations, the oldest first.
-func results(o *infrav1.Terraform) (said []string) {
-	for _, entry := range slices.Backward(o.Status.History) {
-		said = append(said, string(entry.Type)+" "+string(entry.Result))
-	}
-	return said
-}
-
 // elections are flags with which a leader is missed soon.
 var elections = []string{
 	"--enable-leader-election=true", "--leader-election-lease-duration=4s",
@@ -314,7 +306,7 @@ func outliveDuringPlan(t *testing.T, l *lab, begin succession) {
 	conclude := l.handOver(g, takeOver)
 	o := l.awaitReady()
 	l.wantProcesses("init", "plan", "show", "apply")
-	if got := results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) {
+	if got := harness.Results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) {
 		t.Errorf("history = %q", got)
 	}
 	conclude()
@@ -328,7 +320,7 @@ func outliveDuringApply(t *testing.T, l *lab, begin succession) {
 	conclude := l.handOver(g, takeOver)
 	o := l.awaitReady()
 	l.wantProcesses("init", "plan", "show", "apply")
-	if got := results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) || *o.Status.ResourceCount != 2 {
+	if got := harness.Results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) || *o.Status.ResourceCount != 2 {
 		t.Errorf("history = %q, %d resources", got, *o.Status.ResourceCount)
 	}
 	if o.Status.Applied == nil || o.Status.Applied.PlanID != o.Status.History[0].PlanID {

@@ -170,7 +170,7 @@ func (h *house) finish(g gate) {
 	h.t.Helper()
 	g.open(h.lab)
 	o := h.awaitReady()
-	if got := results(o); len(got) != 2 || got[1] != "Apply Succeeded" || *o.Status.ResourceCount != 2 {
+	if got := harness.Results(o); len(got) != 2 || got[1] != "Apply Succeeded" || *o.Status.ResourceCount != 2 {
 		h.t.Errorf("history = %q, %d resources", got, *o.Status.ResourceCount)
 	}
 	h.wantProcesses("init", "plan", "show", "apply")

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // applyInPod creates an object whose apply takes long the first time, waits until
@@ -72,7 +73,7 @@ func TestARunnerThatIsKilledGoesOnInItsPod(t *testing.T) {
 	if *o.Status.ResourceCount != 2 || l.lockHolder() != "" {
 		t.Errorf("%d resources, the lock is held by %q", *o.Status.ResourceCount, l.lockHolder())
 	}
-	if said := results(o); !slices.Contains(said, "Apply Lost") || said[len(said)-1] != "Apply Succeeded" {
+	if said := harness.Results(o); !slices.Contains(said, "Apply Lost") || said[len(said)-1] != "Apply Succeeded" {
 		t.Errorf("history = %q", said)
 	}
 	processes := l.processes()
@@ -135,7 +136,7 @@ func (l *lab) concludeLoss() {
 	if *o.Status.ResourceCount != 2 || l.lockHolder() != "" || o.Status.Lock != nil || conditions.Has(o, infrav1.StateLockedCondition) {
 		l.t.Errorf("%d resources, the lock is held by %q; status = %+v", *o.Status.ResourceCount, l.lockHolder(), o.Status.Lock)
 	}
-	if said := results(o); !slices.Contains(said, "Apply Lost") || said[len(said)-1] != "Apply Succeeded" {
+	if said := harness.Results(o); !slices.Contains(said, "Apply Lost") || said[len(said)-1] != "Apply Succeeded" {
 		l.t.Errorf("history = %q", said)
 	}
 	if processes := l.processes(); count(processes, "force-unlock") != 1 || count(processes, "apply") != 2 {
@@ -232,7 +233,7 @@ func TestARunnerThatDoesNotAnswerIsWaitedFor(t *testing.T) {
 	}
 	o = l.awaitReady()
 	l.wantProcesses("init", "plan", "show", "apply")
-	if got := results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) || suite.kubelet.Started(l.namespace, "") != 1 {
+	if got := harness.Results(o); !slices.Equal(got, []string{"Plan Succeeded", "Apply Succeeded"}) || suite.kubelet.Started(l.namespace, "") != 1 {
 		t.Errorf("history = %q, %d containers", got, suite.kubelet.Started(l.namespace, ""))
 	}
 }

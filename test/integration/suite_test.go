@@ -23,7 +23,6 @@ import (
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -359,11 +358,7 @@ func (l *lab) awaitGone() {
 
 func (l *lab) awaitReady() *infrav1.Terraform {
 	l.t.Helper()
-	return l.await("the object to be ready", isReady)
-}
-
-func isReady(o *infrav1.Terraform) bool {
-	return o.Status.ObservedGeneration == o.Generation && apimeta.IsStatusConditionTrue(o.Status.Conditions, meta.ReadyCondition)
+	return l.await("the object to be ready", harness.IsReady)
 }
 
 // awaitReason waits until Ready is false for that reason and returns the message.

@@ -152,7 +152,7 @@ func TestALargeArtifactIsStreamed(t *testing.T) {
 	before := peakMemory(t, m.PID())
 	l.publish(artifact)
 	l.await("the large artifact", func(o *infrav1.Terraform) bool {
-		return isReady(o) && o.Status.Source.Revision == artifact.Revision
+		return harness.IsReady(o) && o.Status.Source.Revision == artifact.Revision
 	})
 	if grown := peakMemory(t, m.PID()) - before; grown > 32<<10 {
 		t.Errorf("the manager grew by %d KiB for an artifact of 60 MiB", grown)

@@ -334,5 +334,5 @@ func readyReason(o *infrav1.Terraform) string {
 }
 
 func isReady(o *infrav1.Terraform) bool {
-	return o != nil && o.Status.ObservedGeneration == o.Generation && apimeta.IsStatusConditionTrue(o.Status.Conditions, meta.ReadyCondition)
+	return o != nil && harness.IsReady(o)
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,7 +52,7 @@ func Object(key client.ObjectKey, module string) *infrav1.Terraform {
 // Create creates an object and waits until it is ready.
 func (s *Objects) Create(ctx context.Context, o *infrav1.Terraform) (time.Duration, error) {
 	began := time.Now()
-	done, err := s.Await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, IsReady, func() error { return s.Client.Create(ctx, o) })
+	done, err := s.Await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, harness.IsReady, func() error { return s.Client.Create(ctx, o) })
 	return done.Sub(began), err
 }
 
@@ -110,14 +109,9 @@ func (s *Objects) Await(ctx context.Context, keys []client.ObjectKey, wanted fun
 	return done, nil
 }
 
-// IsReady says whether an object is, as it is specified now.
-func IsReady(o *infrav1.Terraform) bool {
-	return o.Status.ObservedGeneration == o.Generation && apimeta.IsStatusConditionTrue(o.Status.Conditions, meta.ReadyCondition)
-}
-
 // Handled says whether a request was, and the object is ready again.
 func Handled(token string) func(*infrav1.Terraform) bool {
-	return func(o *infrav1.Terraform) bool { return o.Status.LastHandledReconcileAt == token && IsReady(o) }
+	return func(o *infrav1.Terraform) bool { return o.Status.LastHandledReconcileAt == token && harness.IsReady(o) }
 }
 
 // Annotate asks for a reconciliation of each object.
@@ -138,16 +132,4 @@ func (s *Objects) Request(ctx context.Context, keys ...client.ObjectKey) (time.D
 	began := time.Now()
 	done, err := s.Await(ctx, keys, Handled(token), func() error { return s.Annotate(ctx, keys, token) })
 	return done.Sub(began), err
-}
-
-// Leads says which manager leads, and since when. Nobody may.
-func (s *Objects) Leads(ctx context.Context) (since time.Time, holder string, err error) {
-	lease := &coordinationv1.Lease{}
-	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: harness.ManagerNamespace, Name: "terrace"}, lease); err != nil {
-		return since, "", err
-	}
-	if lease.Spec.HolderIdentity == nil || lease.Spec.AcquireTime == nil {
-		return since, "", nil
-	}
-	return lease.Spec.AcquireTime.Time, *lease.Spec.HolderIdentity, nil
 }

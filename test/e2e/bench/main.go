@@ -12,17 +12,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"strings"
-	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/terrace-dev/terrace/test/bench/measure"
 	"github.com/terrace-dev/terrace/test/controlplane"
@@ -39,56 +34,27 @@ const peer = "tofu-controller v0.16.5 with OpenTofu 1.12.6 and the same module, 
 // sizes say how much is measured.
 type sizes struct{ runs, secrets, pods int }
 
-// part is a measurement. The parts run one after the other, on what those before left.
-type part struct {
-	name    string
-	measure func(ctx context.Context, l *lab, n *sizes) ([]measure.Figure, error)
+var bench = measure.Bench[*lab, *sizes]{
+	File:  "e2e.json",
+	Peer:  peer,
+	Open:  newLab,
+	Close: func(ctx context.Context, l *lab) error { return l.close(ctx) },
+	Parts: []measure.Part[*lab, *sizes]{
+		{Name: "empty", Measure: emptyCluster},
+		{Name: "cycles", Measure: cycles},
+		{Name: "processes", Measure: processes},
+		{Name: "restart", Measure: restarts},
+		{Name: "kill", Measure: kills},
+		{Name: "full", Measure: fullCluster},
+	},
 }
-
-var parts = []part{{"empty", emptyCluster}, {"cycles", cycles}, {"processes", processes}, {"restart", restarts}, {"kill", kills}, {"full", fullCluster}}
 
 func main() {
 	n := &sizes{}
 	flag.IntVar(&n.runs, "runs", 5, "how often each step is repeated; medians are shown")
 	flag.IntVar(&n.secrets, "secrets", 10000, "how many Secrets are not ours")
 	flag.IntVar(&n.pods, "pods", 1000, "how many Pods are not ours")
-	only := flag.String("only", "", "the parts to run, separated by commas; nothing is saved then. Default: empty,cycles,processes,restart,kill,full")
-	flag.Parse()
-	log.SetLogger(logr.Discard()) // nobody asked for what clients would say
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, n, *only)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: "+err.Error())
-		os.Exit(1)
-	}
-}
-
-func run(ctx context.Context, n *sizes, only string) (err error) {
-	report := measure.NewReport()
-	report.Peer = peer
-	l, err := newLab(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.close(context.WithoutCancel(ctx))) }()
-	for _, p := range parts {
-		if only != "" && !strings.Contains(","+only+",", ","+p.name+",") {
-			continue
-		}
-		began := time.Now()
-		figures, err := p.measure(ctx, l, n)
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		fmt.Fprintf(os.Stderr, "measured %s in %.0f s\n", p.name, time.Since(began).Seconds())
-		report.Figures = append(report.Figures, figures...)
-	}
-	report.Print()
-	if only != "" {
-		return nil
-	}
-	return report.Save("e2e.json")
+	bench.Main(n)
 }
 
 // lab is the cluster, with the manager as config/default installs it.

@@ -102,31 +102,11 @@ func (l *lab) container(ctx context.Context, namespace, component string) (*cont
 		}
 		if len(found) == 1 {
 			c.group = found[0]
-			c.pid, err = c.first()
+			c.pid, err = harness.ContainerProcess(c.pod)
 			return c, err
 		}
 	}
 	return nil, fmt.Errorf("container %s of pod %s has no control group on this machine", id, pods[0].Name)
-}
-
-// first returns the process that is the first one in the container.
-func (c *container) first() (int, error) {
-	text, err := os.ReadFile(filepath.Join(c.group, "cgroup.procs"))
-	if err != nil {
-		return 0, err
-	}
-	for pid := range strings.FieldsSeq(string(text)) {
-		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
-		if err != nil {
-			continue // it has just ended
-		}
-		_, rest, _ := strings.Cut(string(status), "\nNSpid:")
-		ids, _, _ := strings.Cut(rest, "\n") // one for each namespace, the innermost last
-		if all := strings.Fields(ids); len(all) > 1 && all[len(all)-1] == "1" {
-			return strconv.Atoi(pid)
-		}
-	}
-	return 0, fmt.Errorf("no process is the first one of pod %s", c.pod.Name)
 }
 
 // cpu is the processor time that all processes of the container have used.

@@ -16,6 +16,7 @@ import (
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/bench/measure"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // counter stands before the tool on the PATH and leaves a line for each process.
@@ -93,7 +94,7 @@ func (l *lab) onInterval(ctx context.Context, o *infrav1.Terraform) (cycles int,
 	const enough = 3
 	interval := func(d time.Duration) error {
 		patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"interval":%q}}`, d))
-		_, err := l.Await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, measure.IsReady, func() error { return l.Client.Patch(ctx, o, patch) })
+		_, err := l.Await(ctx, []client.ObjectKey{client.ObjectKeyFromObject(o)}, harness.IsReady, func() error { return l.Client.Patch(ctx, o, patch) })
 		return err
 	}
 	if err := interval(2 * time.Second); err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	infrav1 "github.com/terrace-dev/terrace/api/v1alpha1"
 	"github.com/terrace-dev/terrace/test/bench/measure"
+	"github.com/terrace-dev/terrace/test/harness"
 )
 
 // takeovers is how often a manager is replaced by another one.
@@ -41,7 +41,7 @@ func restarts(ctx context.Context, l *lab, _ *sizes) ([]measure.Figure, error) {
 		if err != nil {
 			return nil, err
 		}
-		since, _, err := l.Leads(ctx)
+		since, _, err := harness.Leader(ctx, l.Client)
 		if err != nil {
 			return nil, err
 		}
@@ -79,19 +79,19 @@ func (l *lab) killManager(ctx context.Context, key client.ObjectKey) ([]measure.
 	if err != nil {
 		return nil, err
 	}
-	_, before, err := l.Leads(ctx)
+	_, before, err := harness.Leader(ctx, l.Client)
 	if err != nil {
 		return nil, err
 	}
 	began := time.Now()
 	var since time.Time
-	done, err := l.Await(ctx, []client.ObjectKey{key}, measure.IsReady, func() error {
+	done, err := l.Await(ctx, []client.ObjectKey{key}, harness.IsReady, func() error {
 		if err := manager.kill(); err != nil {
 			return err
 		}
 		err := until(ctx, "another manager to lead", func(ctx context.Context) (bool, error) {
 			var holder string
-			since, holder, err = l.Leads(ctx)
+			since, holder, err = harness.Leader(ctx, l.Client)
 			return holder != before, err
 		})
 		if err != nil {
@@ -108,7 +108,7 @@ func (l *lab) killManager(ctx context.Context, key client.ObjectKey) ([]measure.
 		return nil, err
 	}
 	return []measure.Figure{
-		{Name: "manager killed during an apply: to Ready", Value: done.Sub(began).Seconds(), Unit: "s", Peer: "142", Note: fmt.Sprintf("the lease of the killed one expires first; %s. The peer's apply is interrupted", outcomes(o))},
+		{Name: "manager killed during an apply: to Ready", Value: done.Sub(began).Seconds(), Unit: "s", Peer: "142", Note: fmt.Sprintf("the lease of the killed one expires first; %s. The peer's apply is interrupted", strings.Join(harness.Results(o), ", "))},
 		{Name: "  from the moment that the next one leads", Value: done.Sub(since).Seconds(), Unit: "s", Goal: 5, Note: "the apply went on, and ends as soon as it leads"},
 	}, l.start(ctx)
 }
@@ -120,7 +120,7 @@ func (l *lab) killRunner(ctx context.Context, key client.ObjectKey) ([]measure.F
 		return nil, err
 	}
 	began := time.Now()
-	done, err := l.Await(ctx, []client.ObjectKey{key}, measure.IsReady, runner.kill)
+	done, err := l.Await(ctx, []client.ObjectKey{key}, harness.IsReady, runner.kill)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (l *lab) killRunner(ctx context.Context, key client.ObjectKey) ([]measure.F
 		return nil, err
 	}
 	return []measure.Figure{
-		{Name: "runner killed during an apply: to Ready", Value: done.Sub(began).Seconds(), Unit: "s", Peer: "lock stays", Note: outcomes(o)},
+		{Name: "runner killed during an apply: to Ready", Value: done.Sub(began).Seconds(), Unit: "s", Peer: "lock stays", Note: strings.Join(harness.Results(o), ", ")},
 	}, nil
 }
 
@@ -155,13 +155,4 @@ resource "terraform_data" "a" {
 	}
 	_, err = l.exec(ctx, runner, "until [ -e /tmp/"+key.Name+".begun ]; do sleep 0.05; done")
 	return runner, err
-}
-
-// outcomes are how the operations of an object ended, in their order.
-func outcomes(o *infrav1.Terraform) string {
-	var all []string
-	for _, entry := range slices.Backward(o.Status.History) {
-		all = append(all, fmt.Sprintf("%s %s", entry.Type, entry.Result))
-	}
-	return strings.Join(all, ", ")
 }
